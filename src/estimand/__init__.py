@@ -1,0 +1,40 @@
+"""Expectation programming for Python: write a program, get the expectation of what it returns."""
+
+from estimand.annealed import AnIS
+from estimand.density import Density
+from estimand.estimate import Estimate, EstimationError, estimate_expectation, log_evidence
+from estimand.evidence import Evidence, ImportanceSampling, Status
+from estimand.kernels import HMC, MALA, NUTS, RandomWalk
+from estimand.methods import SKIP, TABI, SelfNormalised
+from estimand.posterior import PosteriorMCMC
+from estimand.program import Expectation, ExpectationProgram, ProgramError, expect, expectation
+from estimand.schedule import geometric, linear
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "HMC",
+    "MALA",
+    "NUTS",
+    "SKIP",
+    "TABI",
+    "AnIS",
+    "Density",
+    "Estimate",
+    "EstimationError",
+    "Evidence",
+    "Expectation",
+    "ExpectationProgram",
+    "ImportanceSampling",
+    "PosteriorMCMC",
+    "ProgramError",
+    "RandomWalk",
+    "SelfNormalised",
+    "Status",
+    "estimate_expectation",
+    "expect",
+    "expectation",
+    "geometric",
+    "linear",
+    "log_evidence",
+]

@@ -1,0 +1,63 @@
+"""Compile time apart from run time, as JAX itself reports it."""
+
+from __future__ import annotations
+
+import threading
+import time
+from typing import Any
+
+import jax
+
+_PREFIX = "/jax/core/compile/"
+_active = threading.local()
+
+
+class CompilationClock:
+    """Context manager that collects the seconds spent tracing, lowering and compiling.
+
+    Traces nest, so the events' intervals are merged before they are added up.
+    """
+
+    def __enter__(self) -> CompilationClock:
+        _listen()
+        self.intervals: list[tuple[float, float]] = []
+        self.num_compilations = 0
+        self._outer = getattr(_active, "clock", None)
+        _active.clock = self
+        return self
+
+    def __exit__(self, *exception: Any) -> None:
+        _active.clock = self._outer
+        if self._outer is not None:
+            self._outer.intervals.extend(self.intervals)
+            self._outer.num_compilations += self.num_compilations
+
+    @property
+    def seconds(self) -> float:
+        total, covered_until = 0.0, -float("inf")
+        for start, end in sorted(self.intervals):
+            total += max(0.0, end - max(start, covered_until))
+            covered_until = max(covered_until, end)
+        return total
+
+
+def _record(event: str, duration_secs: float, **_: str | int) -> None:
+    clock = getattr(_active, "clock", None)
+    if clock is None or not event.startswith(_PREFIX):
+        return
+    end = time.perf_counter()
+    clock.intervals.append((end - duration_secs, end))
+    if event.endswith("backend_compile_duration"):
+        clock.num_compilations += 1
+
+
+_listening = False
+_lock = threading.Lock()
+
+
+def _listen() -> None:
+    global _listening
+    with _lock:
+        if not _listening:
+            jax.monitoring.register_event_duration_secs_listener(_record)
+            _listening = True

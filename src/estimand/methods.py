@@ -1,0 +1,297 @@
+"""Methods: how estimates of normalising constants become an estimate of an expectation.
+
+`TABI` estimates each constant on its own; `SelfNormalised` is the baseline that takes one set of
+weighted posterior samples for numerator and denominator. A method says `Figures` of every output.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from typing import Any, NamedTuple, Protocol
+
+import jax
+import numpy as np
+
+from estimand.density import Density
+from estimand.evidence import (
+    MAX_PARETO_K,
+    MIN_ESS,
+    Estimator,
+    Evidence,
+    Status,
+    effective_sample_size,
+    pareto_k,
+)
+
+CONFIDENCE = 0.95
+
+
+class Figures(NamedTuple):
+    """What a method says of one output."""
+
+    value: float
+    standard_error: float
+    status: Status
+    ess_z1: float
+    is_log_scale: bool = False
+    upper_bound: float = math.inf
+    log_z1_plus: float = math.nan
+    log_z1_minus: float = math.nan
+    ess_z1_plus: float = math.nan
+    ess_z1_minus: float = math.nan
+
+
+class Run(NamedTuple):
+    """What a method says of all outputs, and what it cost."""
+
+    figures: tuple[Figures, ...]
+    num_evaluations: int
+    num_gradients: int
+    ess_z2: float
+    log_z2: float = math.nan
+    evidence: tuple[tuple[str, Evidence], ...] = ()
+
+
+class Method(Protocol):
+    """What `estimate_expectation` needs of a method."""
+
+    def check(self, density: Density) -> None:
+        """Raises, before any work, if the method cannot take this program."""
+
+    def run(self, rng_key: jax.Array, density: Density) -> Run: ...
+
+
+class _Skip:
+    def __repr__(self) -> str:
+        return "SKIP"
+
+
+SKIP = _Skip()
+"""In the place of an estimator: asserts that this part of the target is zero."""
+
+
+@dataclasses.dataclass(frozen=True, repr=False)
+class TABI:
+    """Target-aware estimation: E[f] = (Z1⁺ − Z1⁻) / Z2, each Z estimated on its own.
+
+    Give one estimator for all three, or one for each by keyword, of any kinds mixed; `SKIP` for a
+    part that is known to be zero (``negative=SKIP`` for f ≥ 0).
+
+    >>> import estimand as ep
+    >>> ep.TABI(normaliser=ep.AnIS(num_samples=100), positive=ep.AnIS(), negative=ep.SKIP).negative
+    SKIP
+    """
+
+    estimator: dataclasses.InitVar[Estimator | None] = None
+    _: dataclasses.KW_ONLY
+    normaliser: Estimator | None = None
+    positive: Estimator | _Skip | None = None
+    negative: Estimator | _Skip | None = None
+
+    def __post_init__(self, estimator: Estimator | None) -> None:
+        if isinstance(estimator, _Skip) or isinstance(self.normaliser, _Skip):
+            raise ValueError("TABI: Z2 cannot be skipped; it is what the result is divided by.")
+        for name in ("normaliser", "positive", "negative"):
+            if getattr(self, name) is None:
+                if estimator is None:
+                    raise ValueError(
+                        f"TABI: no estimator for {name}. Give one estimator for all parts, as in "
+                        "TABI(AnIS()), or normaliser=, positive= and negative=."
+                    )
+                object.__setattr__(self, name, estimator)
+            chosen = getattr(self, name)
+            if not (isinstance(chosen, _Skip) or hasattr(chosen, "estimate")):
+                raise TypeError(f"TABI: {name} must be an estimator or SKIP; it is {chosen!r}.")
+        if isinstance(self.positive, _Skip) and isinstance(self.negative, _Skip):
+            raise ValueError("TABI: with both parts skipped nothing is left to estimate.")
+
+    def __repr__(self) -> str:
+        if self.normaliser == self.positive == self.negative:
+            return f"TABI({self.normaliser!r})"
+        return (
+            f"TABI(normaliser={self.normaliser!r}, positive={self.positive!r}, "
+            f"negative={self.negative!r})"
+        )
+
+    def _estimators(self) -> dict[str, Any]:
+        return {"gamma1_plus": self.positive, "gamma1_minus": self.negative}
+
+    def check(self, density: Density) -> None:
+        for estimator in (self.normaliser, self.positive, self.negative):
+            if not isinstance(estimator, _Skip):
+                assert estimator is not None
+                estimator.check(density)
+
+    def run(self, rng_key: jax.Array, density: Density) -> Run:
+        assert self.normaliser is not None
+        count = density.num_outputs
+        keys = jax.random.split(rng_key, 1 + 2 * count)
+        z2 = self.normaliser.estimate(keys[0], density.part("gamma2"))
+        evidence, figures = [("gamma2", z2)], []
+        for output in range(count):
+            parts: dict[str, Evidence | None] = {}
+            for number, (name, estimator) in enumerate(self._estimators().items()):
+                if isinstance(estimator, _Skip):
+                    parts[name] = None
+                    continue
+                key = keys[1 + 2 * output + number]
+                parts[name] = estimator.estimate(key, density.part(name, output))
+                evidence.append((name, parts[name]))  # type: ignore[arg-type]
+            figures.append(combine(parts["gamma1_plus"], parts["gamma1_minus"], z2))
+        evidence = jax.block_until_ready(evidence)
+        return Run(
+            figures=tuple(figures),
+            num_evaluations=sum(item.num_evaluations for _, item in evidence),
+            num_gradients=sum(item.num_gradients for _, item in evidence),
+            ess_z2=z2.ess,
+            log_z2=float(z2.log_z),
+            evidence=tuple(evidence),
+        )
+
+
+def combine(plus: Evidence | None, minus: Evidence | None, z2: Evidence) -> Figures:
+    """(Z1⁺ − Z1⁻) / Z2 from independent parts, with its standard error and status."""
+    parts = [part for part in (plus, minus) if part is not None]
+    with_mass = [part for part in parts if np.isfinite(part.log_z)]
+    log_plus = -math.inf if plus is None else float(plus.log_z)
+    log_minus = -math.inf if minus is None else float(minus.log_z)
+    figures = Figures(
+        value=0.0,
+        standard_error=math.inf,
+        status=Status.no_mass_found,
+        ess_z1=min((part.ess for part in with_mass), default=0.0),
+        log_z1_plus=log_plus,
+        log_z1_minus=log_minus,
+        ess_z1_plus=math.nan if plus is None else plus.ess,
+        ess_z1_minus=math.nan if minus is None else minus.ess,
+    )
+    if any(part.num_invalid for part in (*parts, z2)):
+        figures = figures._replace(status=Status.nan_density)
+    if not with_mass or not np.isfinite(z2.log_z):
+        return figures
+
+    log_z2, v2 = float(z2.log_z), float(z2.relative_variance)
+    ratios = {id(part): math.exp(float(part.log_z) - log_z2) for part in with_mass}
+    value = math.exp(log_plus - log_z2) - math.exp(log_minus - log_z2)
+    variance = value**2 * v2 + sum(
+        ratios[id(part)] ** 2 * float(part.relative_variance) for part in with_mass
+    )
+    error = math.sqrt(variance)
+    # An untrusted part does not matter while the other parts' error dwarfs all of it.
+    material = [z2] + [part for part in with_mass if ratios[id(part)] > 0.5 * error]
+    return figures._replace(
+        value=value,
+        standard_error=error,
+        status=worst([figures.status] if _has_nan(figures) else [p.status for p in material]),
+        is_log_scale=len(with_mass) == 1,
+    )
+
+
+def _has_nan(figures: Figures) -> bool:
+    return figures.status is Status.nan_density
+
+
+_GRAVITY = (
+    Status.ok,
+    Status.low_ess,
+    Status.not_converged,
+    Status.heavy_tailed,
+    Status.no_mass_found,
+    Status.nan_density,
+)
+
+
+def worst(statuses: list[Status]) -> Status:
+    """The gravest of several statuses."""
+    return max(statuses, key=_GRAVITY.index)
+
+
+@dataclasses.dataclass(frozen=True, repr=False)
+class SelfNormalised:
+    """One set of weighted posterior samples for numerator and denominator: Σwf / Σw.
+
+    The paper's "AnIS" baseline when the estimator is `AnIS`. It does not look at the target.
+    """
+
+    estimator: Estimator
+
+    def __post_init__(self) -> None:
+        if not hasattr(self.estimator, "estimate"):
+            raise TypeError(
+                f"SelfNormalised: expected an estimator such as AnIS(); got {self.estimator!r}."
+            )
+
+    def __repr__(self) -> str:
+        return f"SelfNormalised({self.estimator!r})"
+
+    def check(self, density: Density) -> None:
+        self.estimator.check(density)
+
+    def run(self, rng_key: jax.Array, density: Density) -> Run:
+        density = density.part("gamma2")
+        evidence = jax.block_until_ready(self.estimator.estimate(rng_key, density))
+        log_weights = np.asarray(evidence.log_weights, float)
+        outputs = np.asarray(_outputs(density, evidence.positions), float)
+        return Run(
+            figures=tuple(_weighted_figures(log_weights, f, evidence) for f in outputs.T),
+            num_evaluations=evidence.num_evaluations + log_weights.size,
+            num_gradients=evidence.num_gradients,
+            ess_z2=evidence.ess,
+            log_z2=float(evidence.log_z),
+            evidence=(("gamma2", evidence),),
+        )
+
+
+@jax.jit
+def _outputs(density: Density, positions: jax.Array) -> jax.Array:
+    return jax.lax.map(density.outputs, positions, batch_size=min(10_000, positions.shape[0]))
+
+
+def _weighted_figures(log_weights: np.ndarray, f: np.ndarray, evidence: Evidence) -> Figures:
+    if not np.isfinite(evidence.log_z):
+        return Figures(0.0, math.inf, evidence.status, 0.0)
+    weights = np.exp(log_weights - float(evidence.log_z)) / log_weights.size
+    weights = weights / weights.sum()
+    f = np.where(weights > 0, f, 0.0)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        log_wf = log_weights + np.log(np.abs(f))
+    log_parts = [np.where(sign * f > 0, log_wf, -np.inf) for sign in (1, -1)]
+    log_z1 = [_log_mean(part) for part in log_parts]
+    products = weights * f
+    squares = (products**2).sum()
+    figures = Figures(
+        value=0.0,
+        standard_error=math.inf,
+        status=evidence.status if evidence.status is not Status.ok else Status.no_mass_found,
+        ess_z1=float(products.sum() ** 2 / squares) if squares > 0 else 0.0,
+        upper_bound=rule_of_three(evidence.ess),
+        log_z1_plus=log_z1[0],
+        log_z1_minus=log_z1[1],
+        ess_z1_plus=effective_sample_size(log_parts[0]),
+        ess_z1_minus=effective_sample_size(log_parts[1]),
+    )
+    if not np.isfinite(f).all():
+        return figures._replace(status=Status.nan_density)
+    if not f.any():
+        return figures
+    value = float(products.sum())
+    error = math.sqrt(float(np.sum((weights * (f - value)) ** 2)))
+    statuses = [evidence.status]
+    effective = effective_sample_size(log_wf)
+    statuses.append(Status.ok if effective >= MIN_ESS else Status.low_ess)
+    if pareto_k(log_wf) > MAX_PARETO_K:
+        statuses.append(Status.heavy_tailed)
+    return figures._replace(value=value, standard_error=error, status=worst(statuses))
+
+
+def _log_mean(log_values: np.ndarray) -> float:
+    top = np.max(log_values)
+    if not top > -np.inf:
+        return -math.inf
+    return float(top + np.log(np.mean(np.exp(log_values - top))))
+
+
+def rule_of_three(num_effective: float) -> float:
+    """Upper bound on a probability after no hit in so many independent draws."""
+    return 1 - (1 - CONFIDENCE) ** (1 / max(num_effective, 1.0))

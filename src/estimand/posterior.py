@@ -1,0 +1,156 @@
+"""The usual pipeline as a baseline: posterior draws by MCMC, then the average of the target."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import math
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+from numpyro import infer
+from numpyro.diagnostics import effective_sample_size, split_gelman_rubin
+
+from estimand.density import Density, PathPoint
+from estimand.evidence import MIN_ESS, Status, total
+from estimand.kernels import Kernel, State, Tuning
+from estimand.methods import Figures, Run, rule_of_three, worst
+from estimand.settings import Settings, require_count
+
+MAX_R_HAT = 1.05
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, repr=False)
+class PosteriorMCMC(Settings):
+    """Samples the posterior and averages the return value: what one does without TABI.
+
+    Args:
+        num_samples: draws kept from each chain.
+        num_warmup: draws discarded from the start of each chain.
+        num_chains: independent chains, run side by side.
+        kernel: None for NumPyro's NUTS with its adaptation; or a kernel of this library, run from
+            prior draws with the step size it has.
+
+    The standard error accounts for autocorrelation. It cannot know of a part of the target that
+    no chain has visited.
+    """
+
+    num_samples: int = 1000
+    num_warmup: int = 1000
+    num_chains: int = 4
+    kernel: Kernel | None = None
+
+    def __post_init__(self) -> None:
+        for name in ("num_samples", "num_warmup", "num_chains"):
+            require_count("PosteriorMCMC", name, getattr(self, name))
+        if self.kernel is not None and not hasattr(self.kernel, "step"):
+            raise TypeError(f"PosteriorMCMC: kernel must be a kernel; it is {self.kernel!r}.")
+
+    def check(self, density: Density) -> None:
+        if self.kernel is None:
+            density.require_gradient("PosteriorMCMC with NUTS")
+        else:
+            density.require_prior("PosteriorMCMC with a kernel of this library")
+            self.kernel.check(density)
+            self.kernel.tuning(density, 1)
+
+    def run(self, rng_key: jax.Array, density: Density) -> Run:
+        density = density.part("gamma2")
+        if self.kernel is None:
+            outputs, num_evaluations, num_gradients = self._numpyro_nuts(rng_key, density)
+        else:
+            tuning = jax.tree.map(lambda x: x[0], self.kernel.tuning(density, 1))
+            structure = dataclasses.replace(self, kernel=self.kernel.structure())
+            outputs, cost = _run_chains(structure, rng_key, density, tuning)
+            num_evaluations, num_gradients = (total(x) for x in cost)
+        values = np.asarray(outputs, float)
+        return Run(
+            figures=tuple(_chain_figures(values[:, :, k]) for k in range(values.shape[2])),
+            num_evaluations=num_evaluations,
+            num_gradients=num_gradients,
+            ess_z2=float(self.num_chains * self.num_samples),
+        )
+
+    def _numpyro_nuts(self, rng_key: jax.Array, density: Density) -> tuple[jax.Array, int, int]:
+        mcmc = infer.MCMC(
+            infer.NUTS(density.layout.program.model),
+            num_warmup=self.num_warmup,
+            num_samples=self.num_samples,
+            num_chains=self.num_chains,
+            chain_method="vectorized",
+            progress_bar=False,
+        )
+        args, kwargs = density.arguments()
+        extra = ("num_steps",)
+        mcmc.warmup(rng_key, *args, collect_warmup=True, extra_fields=extra, **kwargs)
+        warmup_steps = total(mcmc.get_extra_fields()["num_steps"])
+        mcmc.run(mcmc.post_warmup_state.rng_key, *args, extra_fields=extra, **kwargs)
+        steps = total(mcmc.get_extra_fields()["num_steps"])
+        draws = mcmc.get_samples(group_by_chain=True)
+        latents = {site.latent.name: draws[site.latent.name] for site in density.layout.sites}
+        outputs = _outputs_at(density, latents)
+        return outputs, self.num_chains * self.num_samples, warmup_steps + steps
+
+
+@jax.jit
+def _outputs_at(density: Density, latents: dict[str, jax.Array]) -> jax.Array:
+    return jax.vmap(jax.vmap(density.outputs_at))(latents)
+
+
+@functools.partial(jax.jit, static_argnums=0)
+def _run_chains(
+    settings: PosteriorMCMC, rng_key: jax.Array, density: Density, tuning: Tuning
+) -> tuple[jax.Array, tuple[jax.Array, jax.Array]]:
+    one = jnp.ones((), jnp.result_type(float))
+    point = PathPoint(one, one)
+    kernel = settings.kernel
+    assert kernel is not None
+
+    def chain(key: jax.Array) -> tuple:
+        start_key, steps_key = jax.random.split(key)
+        position, terms = density.draw_prior(start_key)
+        start, start_cost = kernel.init(density, position, terms, point)
+
+        def step(state: State, step_key: jax.Array) -> tuple:
+            state, info = kernel.step(step_key, density, state, point, tuning)
+            return state, (state.position, info.num_evaluations, info.num_gradients)
+
+        length = settings.num_warmup + settings.num_samples
+        keys = jax.random.split(steps_key, length)
+        path: Any
+        _, path = lax.scan(step, start, keys)
+        positions, evaluations, gradients = path
+        outputs = lax.map(density.outputs, positions[settings.num_warmup :], batch_size=1000)
+        num_evaluations = 1 + evaluations.sum() + settings.num_samples
+        return outputs, (num_evaluations, gradients.sum() + start_cost.num_gradients)
+
+    return jax.vmap(chain)(jax.random.split(rng_key, settings.num_chains))
+
+
+def _chain_figures(f: np.ndarray) -> Figures:
+    """Figures from the values of one output, of shape (chains, draws)."""
+    if not np.isfinite(f).all():
+        return Figures(0.0, math.inf, Status.nan_density, 0.0)
+    if not f.any():
+        # No draw has met the target: what is known is a bound, if f is an indicator.
+        return Figures(0.0, math.inf, Status.no_mass_found, 0.0, upper_bound=rule_of_three(f.size))
+    value = float(f.mean())
+    scale = np.abs(f).max()
+    ess_z1 = float((f / scale).sum() ** 2 / ((f / scale) ** 2).sum())
+    if (f == f.flat[0]).all():
+        return Figures(value, math.inf, Status.low_ess, ess_z1)
+    ess = float(effective_sample_size(f / scale))
+    error = float(f.std(ddof=1)) / math.sqrt(ess)
+    statuses = [Status.ok if min(ess, _spread_size(f)) >= MIN_ESS else Status.low_ess]
+    if f.shape[1] >= 4 and float(split_gelman_rubin(f / scale)) > MAX_R_HAT:
+        statuses.append(Status.not_converged)
+    return Figures(value, error, worst(statuses), ess_z1)
+
+
+def _spread_size(f: np.ndarray) -> float:
+    """(Σ|f|)² / Σf²: how many draws carry the average."""
+    magnitude = np.abs(f) / np.abs(f).max()
+    return float(magnitude.sum() ** 2 / (magnitude**2).sum())

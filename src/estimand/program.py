@@ -1,0 +1,495 @@
+"""Expectation programs: NumPyro models whose return value is the quantity of interest.
+
+``@expectation`` (or ``expect(model, f)``) makes a program, calling the program binds data and
+gives an `Expectation`. Binding traces the model abstractly, so that everything that can be known
+to be wrong is reported before any work starts; no density is evaluated.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import inspect
+import math
+from collections.abc import Callable, Hashable, Iterator
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import numpyro
+import numpyro.distributions as dist
+from numpyro import handlers
+
+PARTS = ("gamma1_plus", "gamma1_minus", "gamma2")
+
+
+class ProgramError(ValueError):
+    """A program, its data or its return value cannot be used; the message says what to do."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Latent:
+    """A sample site without data, as the abstract trace saw it."""
+
+    name: str
+    shape: tuple[int, ...]
+    event_dim: int
+    is_discrete: bool
+    is_proper: bool
+
+    @property
+    def size(self) -> int:
+        return math.prod(self.shape)
+
+
+@dataclasses.dataclass(frozen=True)
+class Output:
+    """The structure of a return value: a pytree of real arrays, flattened to `size` numbers."""
+
+    treedef: Any
+    shapes: tuple[tuple[int, ...], ...]
+    is_indicator: tuple[bool, ...]
+    labels: tuple[str, ...]
+
+    @property
+    def size(self) -> int:
+        return sum(math.prod(shape) for shape in self.shapes)
+
+    def unflatten(self, flat: Any) -> Any:
+        """Puts `size` numbers back into the structure of the return value."""
+        leaves, start = [], 0
+        for shape in self.shapes:
+            stop = start + math.prod(shape)
+            leaves.append(flat[start:stop].reshape(shape) if shape else flat[start].item())
+            start = stop
+        return jax.tree.unflatten(self.treedef, leaves)
+
+
+class Data:
+    """The arguments of one call, split into arrays that go into compiled code as arguments and
+    everything else, which is compiled in.
+
+    Equality and hash see the second kind only, so that fresh data of equal shape reuse the
+    compiled code.
+    """
+
+    def __init__(self, leaves: list[Any], treedef: Any, is_array: tuple[bool, ...]):
+        self.arrays = tuple(
+            jnp.asarray(leaf) for leaf, flag in zip(leaves, is_array, strict=True) if flag
+        )
+        self.is_array = is_array
+        self.treedef = treedef
+        self._constants = tuple(
+            leaf for leaf, flag in zip(leaves, is_array, strict=True) if not flag
+        )
+        self._key = (treedef, is_array, tuple(map(_constant_key, self._constants)))
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Data) and self._key == other._key
+
+    def __hash__(self) -> int:
+        return hash(self._key)
+
+    def arguments(self, arrays: tuple[jax.Array, ...]) -> tuple[tuple, dict]:
+        """The model's ``(args, kwargs)`` with `arrays` in the places of the data."""
+        dynamic, static = iter(arrays), iter(self._constants)
+        leaves = [next(dynamic) if flag else next(static) for flag in self.is_array]
+        return jax.tree.unflatten(self.treedef, leaves)
+
+
+def _constant_key(leaf: Any) -> Hashable:
+    if isinstance(leaf, np.ndarray | jax.Array):
+        return ("array", leaf.shape, str(leaf.dtype), np.asarray(leaf).tobytes())
+    try:
+        hash(leaf)
+    except TypeError:
+        return ("object", id(leaf))
+    return (type(leaf), leaf)
+
+
+class ExpectationProgram:
+    """A model with a quantity of interest; calling it with data gives an `Expectation`.
+
+    Made by `expectation` and `expect`. `model` is the undecorated NumPyro model.
+    """
+
+    def __init__(self, model: Callable, target: Callable[[dict[str, Any]], Any] | None = None):
+        if not callable(model):
+            raise TypeError(f"an expectation program is made from a function, not from {model!r}.")
+        self.model = model
+        self.target = target
+        functools.update_wrapper(self, model, updated=[])
+        self.name = getattr(model, "__name__", type(model).__name__)
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Expectation:
+        return bind(self, args, kwargs)
+
+    def __repr__(self) -> str:
+        return f"<expectation program {self.name!r}; call it with data>"
+
+    def run(self, args: tuple, kwargs: dict) -> Any:
+        """Runs the model under the caller's handlers and gives the quantity of interest."""
+        if self.target is None:
+            return self.model(*args, **kwargs)
+        with handlers.trace() as sites:
+            returned = self.model(*args, **kwargs)
+        values = {
+            name: site["value"]
+            for name, site in sites.items()
+            if site["type"] in ("sample", "deterministic")
+        }
+        return self.target({**values, "return": returned})
+
+
+def expectation(model: Callable) -> ExpectationProgram:
+    """Marks a NumPyro model as an expectation program: its return value is what is wanted.
+
+    >>> import numpyro, numpyro.distributions as dist, estimand as ep
+    >>> @ep.expectation
+    ... def program(y):
+    ...     x = numpyro.sample("x", dist.Normal(0, 1))
+    ...     numpyro.sample("y", dist.Normal(x, 1), obs=y)
+    ...     return x**3
+    >>> program(2.0)
+    <expectation of program: 1 output, 1 latent site (x)>
+    """
+    return ExpectationProgram(model)
+
+
+def expect(model: Callable, f: Callable[[dict[str, Any]], Any]) -> ExpectationProgram:
+    """An expectation program from a model that one cannot edit and an external target.
+
+    `f` is given a dict of every site of the model by name, and the model's return value as
+    ``"return"``.
+
+    >>> import numpyro, numpyro.distributions as dist, estimand as ep
+    >>> def model(y):
+    ...     x = numpyro.sample("x", dist.Normal(0, 1))
+    ...     numpyro.sample("y", dist.Normal(x, 1), obs=y)
+    >>> ep.expect(model, lambda sites: sites["x"] ** 3)(2.0)
+    <expectation of model: 1 output, 1 latent site (x)>
+    """
+    if isinstance(model, ExpectationProgram):
+        model = model.model
+    return ExpectationProgram(model, f)
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Expectation:
+    """A program bound to data: the expectation of its return value under its own posterior.
+
+    `gamma1_plus`, `gamma1_minus` and `gamma2` are ordinary NumPyro models without arguments.
+    A program with several outputs can be unpacked or indexed to give them one by one.
+    """
+
+    program: ExpectationProgram
+    data: Data
+    latents: tuple[Latent, ...]
+    output: Output | None
+    path: tuple[Any, ...] = ()
+
+    @property
+    def name(self) -> str:
+        return self.program.name + "".join(f"[{key!r}]" for key in self.path)
+
+    def run(self, arrays: tuple[jax.Array, ...] | None = None) -> Any:
+        """The quantity of interest, run under the caller's handlers."""
+        args, kwargs = self.data.arguments(self.data.arrays if arrays is None else arrays)
+        value = self.program.run(args, kwargs)
+        for key in self.path:
+            value = value[key]
+        return value
+
+    @property
+    def gamma1_plus(self) -> Callable[[], Any]:
+        """The NumPyro model with density γ·max(f, 0)."""
+        return self._signed_model("gamma1_plus", 1)
+
+    @property
+    def gamma1_minus(self) -> Callable[[], Any]:
+        """The NumPyro model with density γ·max(−f, 0)."""
+        return self._signed_model("gamma1_minus", -1)
+
+    @property
+    def gamma2(self) -> Callable[[], Any]:
+        """The NumPyro model itself, with density γ."""
+
+        def gamma2() -> Any:
+            return self.run()
+
+        return gamma2
+
+    def _signed_model(self, part: str, sign: int) -> Callable[[], Any]:
+        if self.output is None or self.output.size != 1:
+            raise ProgramError(
+                f"{self.name} has several outputs, each with its own {part}: "
+                f"take one of them first, as in expectation[0].{part}."
+            )
+
+        def model() -> Any:
+            value = self.run()
+            numpyro.factor(f"_{part}", log_positive_part(sign * as_numbers(value)[0]))
+            return value
+
+        model.__name__ = part
+        return model
+
+    def _elements(self) -> list[Any]:
+        if self.output is None or (
+            self.output.treedef.num_nodes == 1 and not self.output.shapes[0]
+        ):
+            raise TypeError(f"{self.name} has one output and cannot be unpacked or indexed.")
+        indices = jax.tree.unflatten(self.output.treedef, range(self.output.treedef.num_leaves))
+        if isinstance(indices, int):
+            return list(range(self.output.shapes[0][0]))
+        return list(indices) if isinstance(indices, dict) else list(range(len(indices)))
+
+    def __iter__(self) -> Iterator[Expectation]:
+        return (self[key] for key in self._elements())
+
+    def __len__(self) -> int:
+        return len(self._elements())
+
+    def __getitem__(self, key: Any) -> Expectation:
+        keys = self._elements()
+        if isinstance(key, int) and isinstance(keys[0], int) and -len(keys) <= key < 0:
+            key += len(keys)
+        if key not in keys:
+            raise KeyError(f"{self.name} has no output {key!r}; it has {keys}.")
+        assert self.output is not None
+        template = self.output.unflatten(np.zeros(self.output.size))
+        return dataclasses.replace(
+            self,
+            path=(*self.path, key),
+            output=_describe_output(template[key], self.name, self._indicators()[key]),
+        )
+
+    def _indicators(self) -> Any:
+        assert self.output is not None
+        leaves = [
+            np.full(shape, flag) if shape else flag
+            for shape, flag in zip(self.output.shapes, self.output.is_indicator, strict=True)
+        ]
+        return jax.tree.unflatten(self.output.treedef, leaves)
+
+    def __repr__(self) -> str:
+        def count(number: int, noun: str) -> str:
+            return f"{number} {noun}{'' if number == 1 else 's'}"
+
+        names = ", ".join(latent.name for latent in self.latents)
+        outputs = 0 if self.output is None else self.output.size
+        sites = count(len(self.latents), "latent site")
+        return f"<expectation of {self.name}: {count(outputs, 'output')}, {sites} ({names})>"
+
+
+def as_numbers(value: Any) -> jax.Array:
+    """A return value as one flat array of floats; bool and int count as numbers."""
+    dtype = jnp.result_type(float)
+    leaves = [jnp.ravel(jnp.asarray(leaf)).astype(dtype) for leaf in jax.tree.leaves(value)]
+    return jnp.concatenate(leaves)
+
+
+def log_positive_part(value: jax.Array) -> jax.Array:
+    """log max(value, 0), with gradient 0 instead of NaN where it is −inf; NaN stays NaN."""
+    is_zero = value <= 0
+    return jnp.where(is_zero, -jnp.inf, jnp.log(jnp.where(is_zero, 1.0, value)))
+
+
+def bind(
+    program: ExpectationProgram, args: tuple, kwargs: dict, *, needs_output: bool = True
+) -> Expectation:
+    """Binds data to a program, after checking all that an abstract trace can show."""
+    leaves, treedef = jax.tree.flatten((args, kwargs))
+    leaves = [_plain_column(leaf) for leaf in leaves]
+    nothing = Data(leaves, treedef, tuple(False for _ in leaves))
+    latents, output = _inspect(program, nothing, (), needs_output)
+    _check_missing_data(program, args, kwargs, latents)
+    again = _inspect(program, nothing, (), needs_output)
+    if again != (latents, output):
+        raise ProgramError(
+            f"program {program.name!r} gives another structure on every call: first "
+            f"{_structure(latents, output)}, then {_structure(*again)}. Sites and return value "
+            "must be the same in every run; remove the state that the program keeps."
+        )
+    data = _traceable_data(program, leaves, treedef, (latents, output), needs_output) or nothing
+    return Expectation(program, data, latents, output)
+
+
+def _traceable_data(
+    program: ExpectationProgram, leaves: list, treedef: Any, structure: tuple, needs_output: bool
+) -> Data | None:
+    """Data with as many leaves as possible passed as arrays: all numbers, else arrays alone.
+
+    Python control flow over data, and sizes given as integers, cannot be traced; what cannot be
+    traced is compiled in.
+    """
+    numbers = tuple(isinstance(leaf, bool | int | float) or _is_array(leaf) for leaf in leaves)
+    arrays = tuple(_is_array(leaf) for leaf in leaves)
+    for flags in dict.fromkeys([numbers, arrays]):
+        if not any(flags):
+            continue
+        data = Data(leaves, treedef, flags)
+        try:
+            if _inspect(program, data, data.arrays, needs_output) == structure:
+                return data
+        except Exception:  # noqa: BLE001 - whatever the model does with a tracer, we compile in
+            continue
+    return None
+
+
+def _is_array(leaf: Any) -> bool:
+    return isinstance(leaf, np.ndarray | np.generic | jax.Array) and leaf.dtype.kind in "biuf"
+
+
+def _plain_column(leaf: Any) -> Any:
+    """A table's column (a pandas or polars Series) as a NumPy array."""
+    is_column = hasattr(leaf, "__array__") and getattr(leaf, "ndim", None) == 1
+    if is_column and not isinstance(leaf, np.ndarray | np.generic | jax.Array):
+        return np.asarray(leaf)
+    return leaf
+
+
+def _inspect(
+    program: ExpectationProgram, data: Data, arrays: tuple, needs_output: bool
+) -> tuple[tuple[Latent, ...], Output | None]:
+    """Sites and output of the program, from an abstract trace that computes nothing."""
+    found: list[tuple[tuple[Latent, ...], Output | None]] = []
+
+    def run(rng_key: jax.Array, arrays: tuple) -> None:
+        args, kwargs = data.arguments(arrays)
+        with handlers.trace() as sites, handlers.seed(rng_seed=rng_key):
+            value = program.run(args, kwargs)
+        latents = _check_sites(program.name, sites)
+        output = _describe_output(value, program.name) if needs_output else None
+        found.append((latents, output))
+
+    jax.eval_shape(run, jax.random.key(0), arrays)
+    return found[0]
+
+
+def _structure(latents: tuple[Latent, ...], output: Output | None) -> str:
+    sites = ", ".join(f"{latent.name}{list(latent.shape)}" for latent in latents)
+    return f"sites {sites or 'none'}" + (f" and outputs {output.shapes}" if output else "")
+
+
+def _check_sites(program: str, sites: dict[str, dict]) -> tuple[Latent, ...]:
+    latents = []
+    for name, site in sites.items():
+        where = f"site {name!r} of program {program!r}"
+        if site["type"] == "plate":
+            size, subsample_size = site["args"]
+            if subsample_size is not None and subsample_size < size:
+                raise ProgramError(
+                    f"plate {name!r} of program {program!r} uses {subsample_size} of {size} rows. "
+                    "A random subset gives a random density; remove subsample_size."
+                )
+        elif site["type"] != "sample" or isinstance(site["fn"], dist.Unit):
+            continue
+        elif site["is_observed"]:
+            _check_observed(where, site)
+        else:
+            latents.append(_describe_latent(where, site))
+    return tuple(latents)
+
+
+def _check_observed(where: str, site: dict) -> None:
+    value, shape = site["value"], site["fn"].shape()
+    data_shape = jnp.shape(value)
+    if jnp.broadcast_shapes(shape, data_shape) != data_shape:
+        raise ProgramError(
+            f"{where} has shape {shape} and its data have shape {data_shape}: together they would "
+            f"broadcast to {jnp.broadcast_shapes(shape, data_shape)}, which counts data more than "
+            "once. Reshape the data to the shape of the site."
+        )
+    is_masked = isinstance(site["fn"], dist.MaskedDistribution)
+    if not is_masked and not isinstance(value, jax.core.Tracer) and np.isnan(value).any():
+        raise ProgramError(
+            f"the data of {where} contain NaN. Remove those rows, or mask them with "
+            "numpyro.handlers.mask."
+        )
+
+
+def _describe_latent(where: str, site: dict) -> Latent:
+    fn = site["fn"]
+    if isinstance(fn, dist.Delta):
+        raise ProgramError(
+            f"{where} is a latent Delta, which has no density: use numpyro.deterministic."
+        )
+    return Latent(
+        name=site["name"],
+        shape=jnp.shape(site["value"]),
+        event_dim=fn.event_dim,
+        is_discrete=bool(fn.support.is_discrete),
+        is_proper=not _is_improper(fn),
+    )
+
+
+def _is_improper(fn: Any) -> bool:
+    while not isinstance(fn, dist.ImproperUniform):
+        fn = getattr(fn, "base_dist", None)
+        if fn is None:
+            return False
+    return True
+
+
+def _check_missing_data(
+    program: ExpectationProgram, args: tuple, kwargs: dict, latents: tuple[Latent, ...]
+) -> None:
+    try:
+        bound = inspect.signature(program.model).bind(*args, **kwargs)
+    except (TypeError, ValueError):
+        return
+    bound.apply_defaults()
+    for latent in latents:
+        if latent.name in bound.arguments and bound.arguments[latent.name] is None:
+            raise ProgramError(
+                f"site {latent.name!r} of program {program.name!r} is unobserved because the "
+                f"argument {latent.name!r} is None. Pass its data; or, if it is meant to be "
+                "drawn, remove the argument."
+            )
+
+
+def _describe_output(value: Any, program: str, is_indicator: Any = None) -> Output:
+    where = f"the return value of program {program!r}"
+    _check_regular(value, where)
+    leaves, _ = jax.tree.flatten_with_path(value, is_leaf=lambda leaf: leaf is None)
+    if not leaves:
+        raise ProgramError(f"{where} is empty: return the quantity of interest.")
+    for path, leaf in leaves:
+        name = where + (f" at {jax.tree_util.keystr(path)}" if path else "")
+        if leaf is None:
+            raise ProgramError(
+                f"{name} is None: end the program with `return` and the quantity of interest."
+            )
+        dtype = getattr(leaf, "dtype", None) or np.asarray(leaf).dtype
+        if not (jnp.issubdtype(dtype, jnp.number) or jnp.issubdtype(dtype, jnp.bool_)):
+            raise ProgramError(f"{name} is of type {type(leaf).__name__}: return real numbers.")
+        if jnp.issubdtype(dtype, jnp.complexfloating):
+            raise ProgramError(
+                f"{name} is complex, and expectations are of real numbers: "
+                "return its real and imaginary parts as a tuple."
+            )
+        if 0 in jnp.shape(leaf):
+            raise ProgramError(f"{name} is an empty array: return at least one number.")
+    shapes = tuple(jnp.shape(leaf) for _, leaf in leaves)
+    if is_indicator is None:
+        flags = tuple(jnp.issubdtype(jnp.result_type(leaf), jnp.bool_) for _, leaf in leaves)
+    else:
+        flags = tuple(bool(np.all(flag)) for flag in jax.tree.leaves(is_indicator))
+    labels = tuple(
+        jax.tree_util.keystr(path) + (f"[{', '.join(map(str, index))}]" if index else "")
+        for (path, _), shape in zip(leaves, shapes, strict=True)
+        for index in np.ndindex(*shape)
+    )
+    return Output(jax.tree.structure(value), shapes, flags, labels)
+
+
+def _check_regular(value: Any, where: str) -> None:
+    if isinstance(value, list):
+        shapes = {str(jax.tree.map(jnp.shape, item)) for item in value}
+        if len(shapes) > 1:
+            raise ProgramError(
+                f"{where} is a ragged list, with elements of shapes {sorted(shapes)}: "
+                "return a tuple or a dict of outputs."
+            )

@@ -1,0 +1,69 @@
+"""What all settings share: a short repr, and checks whose errors name setting and remedy."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+
+class Settings:
+    """Base of the frozen dataclasses that users configure; shows only what is not default."""
+
+    def __repr__(self) -> str:
+        shown = [
+            f"{field.name}={getattr(self, field.name)!r}"
+            for field in dataclasses.fields(self)  # type: ignore[arg-type]
+            if getattr(self, field.name) != field.default
+        ]
+        return f"{type(self).__name__}({', '.join(shown)})"
+
+
+def require_count(owner: str, name: str, value: Any) -> None:
+    """Raises unless a setting is a positive integer."""
+    if not isinstance(value, int | np.integer) or isinstance(value, bool) or value < 1:
+        raise ValueError(f"{owner}: {name} must be a positive integer; it is {value!r}.")
+
+
+def require_positive(owner: str, name: str, values: np.ndarray) -> None:
+    """Raises unless every number of a setting is positive and finite."""
+    if not (np.isfinite(values).all() and (values > 0).all()):
+        raise ValueError(f"{owner}: {name} must be positive and finite; it is {values}.")
+
+
+def freeze_scale(settings: Any, field: str, *, by_site: bool = False) -> None:
+    """Checks a field and stores it as plain values: a number, a tuple, or (site, scale) pairs."""
+    owner, value = type(settings).__name__, getattr(settings, field)
+    if by_site and isinstance(value, Mapping):
+        value = tuple(value.items())
+    if by_site and isinstance(value, tuple) and value and isinstance(value[0], tuple):
+        scales = [(name, np.asarray(scale, float)) for name, scale in value]
+        for name, scale in scales:
+            require_positive(owner, f"{field}[{name!r}]", scale)
+        object.__setattr__(settings, field, tuple((name, _tupled(s)) for name, s in scales))
+        return
+    array = np.asarray(value, float)
+    require_positive(owner, field, array)
+    if array.ndim > 1:
+        raise ValueError(f"{owner}: {field} must be a number or one number per temperature.")
+    object.__setattr__(settings, field, _tupled(array))
+
+
+def freeze_matrix(settings: Any, field: str) -> None:
+    """Checks a field that holds a metric and stores it as nested tuples."""
+    value = getattr(settings, field)
+    if value is None:
+        return
+    array = np.asarray(value, float)
+    if not np.isfinite(array).all() or array.ndim not in (1, 2, 3):
+        raise ValueError(
+            f"{type(settings).__name__}: {field} must be a finite vector, matrix, or one of them "
+            f"per temperature; its shape is {array.shape}."
+        )
+    object.__setattr__(settings, field, _tupled(array))
+
+
+def _tupled(array: np.ndarray) -> Any:
+    return tuple(map(_tupled, array)) if array.ndim else float(array)

@@ -1,0 +1,678 @@
+"""Problems with known answers.
+
+Each problem is a NumPyro model whose return value is f. With gamma the prior times the likelihood,
+Z2 = int gamma, Z1_plus = int gamma max(f, 0), Z1_minus = int gamma max(-f, 0), and
+E[f] = (Z1_plus - Z1_minus) / Z2. ``test_truths.py`` recomputes every number here from the model's
+own density.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import numpyro
+import numpyro.distributions as dist
+from scipy import integrate, special, stats
+
+Number = float | tuple[float, ...]
+
+TAGS = {
+    "continuous": "every latent site is continuous",
+    "discrete": "some latent site is discrete",
+    "bounded": "some site lives on an interval",
+    "half-line": "some site is positive",
+    "simplex": "some site lives on a simplex",
+    "dependent": "the support of one site depends on another",
+    "vector": "some site is not a scalar",
+    "signed": "some output has both parts, Z1_plus and Z1_minus",
+    "rare": "the posterior has little mass where f matters",
+    "event": "some output is an indicator",
+    "multiple": "f is a tuple",
+    "gradient": "log gamma and log |f| have useful gradients in every site",
+}
+
+
+@dataclass(frozen=True, eq=False)
+class Problem:
+    """A model and its exact answers. Tuples run over the outputs of f."""
+
+    name: str
+    model: Callable[..., Any]
+    args: tuple[Any, ...]
+    value: Number
+    log_z2: float
+    log_z1_plus: Number
+    log_z1_minus: Number
+    how: str
+    tags: frozenset[str]
+
+
+def _log(x: float) -> float:
+    return math.log(x) if x > 0 else -math.inf
+
+
+def _problem(
+    name: str,
+    model: Callable[..., Any],
+    args: tuple[Any, ...],
+    *,
+    plus: Number,
+    minus: Number,
+    log_z2: float,
+    how: str,
+    tags: str,
+    value: Number | None = None,
+) -> Problem:
+    """Build a problem from the posterior means of max(f, 0) and max(-f, 0)."""
+    if isinstance(plus, tuple) and isinstance(minus, tuple):
+        difference: Number = tuple(p - m for p, m in zip(plus, minus, strict=True))
+        log_plus: Number = tuple(log_z2 + _log(p) for p in plus)
+        log_minus: Number = tuple(log_z2 + _log(m) for m in minus)
+    else:
+        assert isinstance(plus, float) and isinstance(minus, float)
+        difference = plus - minus
+        log_plus, log_minus = log_z2 + _log(plus), log_z2 + _log(minus)
+    value = difference if value is None else value
+    labels = frozenset(tags.split())
+    return Problem(name, model, args, value, log_z2, log_plus, log_minus, how, labels)
+
+
+def _quad(f: Callable[[float], float], low: float, high: float, *points: float) -> float:
+    """Adaptive quadrature that knows where the integrand bends."""
+    edges = [low, *points, high]
+    return math.fsum(
+        integrate.quad(f, a, b, epsabs=1e-14, epsrel=1e-10)[0]
+        for a, b in zip(edges[:-1], edges[1:], strict=True)
+    )
+
+
+def _normal_part(k: int, mean: float, sd: float) -> float:
+    """E[x^k 1{x > 0}] for x ~ N(mean, sd^2), by the recursion of truncated moments."""
+    below, part = 0.0, float(stats.norm.cdf(mean / sd))
+    for order in range(1, k + 1):
+        edge = sd * float(stats.norm.pdf(mean / sd)) if order == 1 else 0.0
+        below, part = part, mean * part + (order - 1) * sd**2 * below + edge
+    return part
+
+
+# One dimension -----------------------------------------------------------------------------------
+
+
+def figure1(y: float) -> Any:
+    """The cube of a normal mean."""
+    x = numpyro.sample("x", dist.Normal(0.0, 1.0))
+    numpyro.sample("y", dist.Normal(x, 1.0), obs=y)
+    return x**3
+
+
+def three_outputs(y: float) -> Any:
+    """Three moments of a normal mean at once."""
+    x = numpyro.sample("x", dist.Normal(0.0, 1.0))
+    numpyro.sample("y", dist.Normal(x, 1.0), obs=y)
+    return x, x**2, x**3
+
+
+_CONJUGATE = "closed form: the posterior is N(y/2, 1/2), parts by truncated normal moments"
+
+
+def _figure1(name: str, y: float) -> Problem:
+    m, sd = y / 2, math.sqrt(0.5)
+    return _problem(
+        name,
+        figure1,
+        (y,),
+        plus=_normal_part(3, m, sd),
+        minus=_normal_part(3, -m, sd),
+        value=m**3 + 1.5 * m,
+        log_z2=float(stats.norm.logpdf(y, 0, math.sqrt(2))),
+        how=_CONJUGATE,
+        tags="continuous signed gradient",
+    )
+
+
+def _three_outputs(y: float) -> Problem:
+    m, sd = y / 2, math.sqrt(0.5)
+    return _problem(
+        "three_outputs",
+        three_outputs,
+        (y,),
+        plus=(_normal_part(1, m, sd), m**2 + 0.5, _normal_part(3, m, sd)),
+        minus=(_normal_part(1, -m, sd), 0.0, _normal_part(3, -m, sd)),
+        value=(m, m**2 + 0.5, m**3 + 1.5 * m),
+        log_z2=float(stats.norm.logpdf(y, 0, math.sqrt(2))),
+        how=_CONJUGATE,
+        tags="continuous signed multiple gradient",
+    )
+
+
+def normal_tail() -> Any:
+    """A rare event with no data."""
+    x = numpyro.sample("x", dist.Normal(0.0, 1.0))
+    return x > 4.5
+
+
+def _normal_tail() -> Problem:
+    return _problem(
+        "normal_tail",
+        normal_tail,
+        (),
+        plus=float(stats.norm.sf(4.5)),
+        minus=0.0,
+        log_z2=0.0,
+        how="closed form: the normal tail",
+        tags="continuous rare event",
+    )
+
+
+def horse_kicks(y: np.ndarray) -> Any:
+    """Deaths by horse kick: the probability of eight or more in a new corps-year."""
+    lam = numpyro.sample("lam", dist.Gamma(1.0, 1.0))
+    with numpyro.plate("corps_years", len(y)):
+        numpyro.sample("y", dist.Poisson(lam), obs=y)
+    # P(Poisson(lam) >= 8); 1 minus the sum of the pmf would lose all digits at lam = 0.6.
+    return jax.scipy.special.gammainc(8.0, lam)
+
+
+def _horse_kicks() -> Problem:
+    y = np.repeat(np.arange(5), [109, 65, 22, 3, 1])
+    shape, rate = 1.0 + y.sum(), 1.0 + len(y)
+    log_z2 = special.gammaln(shape) - shape * math.log(rate) - special.gammaln(y + 1.0).sum()
+    return _problem(
+        "horse_kicks",
+        horse_kicks,
+        (y,),
+        plus=float(stats.nbinom.sf(7, shape, rate / (rate + 1))),
+        minus=0.0,
+        log_z2=float(log_z2),
+        how="closed form: Gamma(123, 201) posterior, negative binomial tail",
+        tags="continuous half-line rare gradient",
+    )
+
+
+# Discrete ----------------------------------------------------------------------------------------
+
+
+def _branch(y: float) -> tuple[Any, Any]:
+    m = numpyro.sample("m", dist.Bernoulli(0.5))
+    a = numpyro.sample("a", dist.Normal(jnp.where(m == 1, 1.0, 0.0), 1.0))
+    numpyro.sample("y", dist.Normal(a, 1.0), obs=y)
+    return m, a
+
+
+def branching(y: float) -> Any:
+    """The location under one of two branches."""
+    return _branch(y)[1]
+
+
+def branching_choice(y: float) -> Any:
+    """Which of two branches was taken, as an integer."""
+    return _branch(y)[0]
+
+
+def _branching() -> list[Problem]:
+    y, sd = 0.2, math.sqrt(0.5)
+    joint = [0.5 * float(stats.norm.pdf(y, m, math.sqrt(2))) for m in (0, 1)]
+    z2 = sum(joint)
+    means = [(m + y) / 2 for m in (0, 1)]
+    how = "closed form: two branches, each with posterior N((m + y)/2, 1/2)"
+    return [
+        _problem(
+            "branching",
+            branching,
+            (y,),
+            plus=sum(w * _normal_part(1, m, sd) for w, m in zip(joint, means, strict=True)) / z2,
+            minus=sum(w * _normal_part(1, -m, sd) for w, m in zip(joint, means, strict=True)) / z2,
+            log_z2=math.log(z2),
+            how=how,
+            tags="discrete signed",
+        ),
+        _problem(
+            "branching_choice",
+            branching_choice,
+            (y,),
+            plus=joint[1] / z2,
+            minus=0.0,
+            log_z2=math.log(z2),
+            how=how,
+            tags="discrete event",
+        ),
+    ]
+
+
+# Constrained supports ----------------------------------------------------------------------------
+
+
+def bounded(y: int) -> Any:
+    """A probability against a threshold."""
+    p = numpyro.sample("p", dist.Beta(2.0, 5.0))
+    numpyro.sample("y", dist.Binomial(10, p), obs=y)
+    return p - 0.45
+
+
+def _bounded() -> Problem:
+    y, c = 4, 0.45
+    a, b = 2.0 + y, 5.0 + 10 - y
+    mean = a / (a + b)
+    upper, lower = stats.beta.sf, stats.beta.cdf
+    log_z2 = math.log(math.comb(10, y)) + special.betaln(a, b) - special.betaln(2, 5)
+    return _problem(
+        "bounded",
+        bounded,
+        (y,),
+        plus=float(mean * upper(c, a + 1, b) - c * upper(c, a, b)),
+        minus=float(c * lower(c, a, b) - mean * lower(c, a + 1, b)),
+        value=mean - c,
+        log_z2=float(log_z2),
+        how="closed form: Beta(6, 11) posterior, incomplete beta functions",
+        tags="continuous bounded signed gradient",
+    )
+
+
+def half_line(y: np.ndarray) -> Any:
+    """The logarithm of a Poisson rate against a threshold."""
+    lam = numpyro.sample("lam", dist.Gamma(2.0, 1.0))
+    with numpyro.plate("counts", len(y)):
+        numpyro.sample("y", dist.Poisson(lam), obs=y)
+    return jnp.log(lam) - 0.5
+
+
+def _half_line() -> Problem:
+    y = np.array([3, 1, 4])
+    a, b = 2.0 + y.sum(), 1.0 + len(y)
+    cut = math.exp(0.5)
+
+    def integrand(lam: float) -> float:
+        return abs(math.log(lam) - 0.5) * float(stats.gamma.pdf(lam, a, scale=1 / b))
+
+    log_z2 = special.gammaln(a) - a * math.log(b) - special.gammaln(y + 1.0).sum()
+    return _problem(
+        "half_line",
+        half_line,
+        (y,),
+        plus=_quad(integrand, cut, 20.0, 2.5, 4.0, 7.0),
+        minus=_quad(integrand, 1e-9, cut, 0.5, 1.0),
+        value=float(special.digamma(a) - math.log(b) - 0.5),
+        log_z2=float(log_z2),
+        how="closed form: Gamma(10, 4) posterior, digamma; parts by adaptive quadrature",
+        tags="continuous half-line signed gradient",
+    )
+
+
+def simplex(y: np.ndarray) -> Any:
+    """One share against the square of another."""
+    p = numpyro.sample("p", dist.Dirichlet(np.array([2.0, 1.0, 3.0])))
+    numpyro.sample("y", dist.Multinomial(total_count=int(y.sum()), probs=p), obs=y)
+    return p[0] - p[2] ** 2
+
+
+def _simplex() -> Problem:
+    y = np.array([2, 1, 2])
+    prior = np.array([2.0, 1.0, 3.0])
+    a = prior + y
+    total = a.sum()
+
+    def part(r: float, sign: int) -> float:
+        # r = p[2] and t = p[0] / (1 - r) are independent beta variables; f = (1 - r) t - r^2.
+        cut = min(r**2 / (1 - r), 1.0)
+        side = stats.beta.sf if sign > 0 else stats.beta.cdf
+        first = a[0] / (a[0] + a[1]) * side(cut, a[0] + 1, a[1])
+        conditional = (1 - r) * first - r**2 * side(cut, a[0], a[1])
+        return sign * float(conditional * stats.beta.pdf(r, a[2], a[0] + a[1]))
+
+    golden = (math.sqrt(5) - 1) / 2  # beyond this p[2] f is negative whatever t is
+    log_choose = special.gammaln(1.0 + y.sum()) - special.gammaln(1.0 + y).sum()
+    log_evidence = special.gammaln(a).sum() - special.gammaln(total)
+    log_prior = special.gammaln(prior).sum() - special.gammaln(prior.sum())
+    return _problem(
+        "simplex",
+        simplex,
+        (y,),
+        plus=_quad(lambda r: part(r, 1), 0.0, golden, 0.3),
+        minus=_quad(lambda r: part(r, -1), 0.0, 1 - 1e-9, 0.3, golden),
+        value=float(a[0] / total - a[2] * (a[2] + 1) / (total * (total + 1))),
+        log_z2=float(log_choose + log_evidence - log_prior),
+        how="closed form: Dirichlet(4, 2, 5) posterior; parts by incomplete beta and quadrature",
+        tags="continuous simplex vector signed gradient",
+    )
+
+
+def dependent(y: float) -> Any:
+    """A site whose support ends at another site's value."""
+    a = numpyro.sample("a", dist.Gamma(2.0, 1.0))
+    b = numpyro.sample("b", dist.Uniform(0.0, a))
+    numpyro.sample("y", dist.Normal(a * b, 1.0), obs=y)
+    return 3.0 * b - a
+
+
+def _dependent() -> Problem:
+    y, root3 = 1.5, math.sqrt(3)
+
+    # With s^2 = ab in place of b, a runs over (s, inf) with density exp(-a) / a, and
+    # f = 3 s^2 / a - a changes sign at a = sqrt(3) s: exponential integrals.
+    def weigh(inner: Callable[[float], float]) -> float:
+        return _quad(lambda s: 2 * s * float(stats.norm.pdf(y - s**2) * inner(s)), 0.0, 4.0, 1.0)
+
+    def above(s: float) -> float:
+        return 3 * s / root3 * float(special.expn(2, root3 * s)) - math.exp(-root3 * s)
+
+    def total(s: float) -> float:
+        return 3 * s * float(special.expn(2, s)) - math.exp(-s)
+
+    z2 = weigh(special.exp1)
+    return _problem(
+        "dependent",
+        dependent,
+        (y,),
+        plus=weigh(lambda s: total(s) - above(s)) / z2,
+        minus=-weigh(above) / z2,
+        log_z2=math.log(z2),
+        how="a integrated in closed form, ab by adaptive quadrature",
+        tags="continuous half-line bounded dependent signed gradient",
+    )
+
+
+# Several dimensions ------------------------------------------------------------------------------
+
+
+def hierarchical(y: np.ndarray) -> Any:
+    """A scalar site and a vector site in a plate."""
+    mu = numpyro.sample("mu", dist.Normal(0.0, 2.0))
+    with numpyro.plate("groups", len(y)):
+        theta = numpyro.sample("theta", dist.Normal(mu, 1.0))
+        numpyro.sample("y", dist.Normal(theta, 1.0), obs=y)
+    return theta[2] - 0.5
+
+
+def _hierarchical() -> Problem:
+    y = np.array([1.5, -0.5, 2.0])
+    prior = 4.0 * np.ones((3, 3)) + np.eye(3)
+    marginal = prior + np.eye(3)
+    mean = float((prior @ np.linalg.solve(marginal, y))[2]) - 0.5
+    sd = math.sqrt((prior - prior @ np.linalg.solve(marginal, prior))[2, 2])
+    return _problem(
+        "hierarchical",
+        hierarchical,
+        (y,),
+        plus=_normal_part(1, mean, sd),
+        minus=_normal_part(1, -mean, sd),
+        value=mean,
+        log_z2=float(stats.multivariate_normal.logpdf(y, np.zeros(3), marginal)),
+        how="closed form: linear and Gaussian",
+        tags="continuous vector signed gradient",
+    )
+
+
+def posterior_predictive(y: np.ndarray) -> Any:
+    """The predictive density at -y."""
+    x = numpyro.sample("x", dist.Normal(0.0, 1.0).expand([len(y)]).to_event(1))
+    numpyro.sample("y", dist.Normal(x, 1.0).to_event(1), obs=y)
+    return jnp.exp(dist.Normal(x, math.sqrt(0.5)).to_event(1).log_prob(-y))
+
+
+def _posterior_predictive(name: str, dim: int) -> Problem:
+    y = np.full(dim, 3.5 / math.sqrt(dim))
+    return _problem(
+        name,
+        posterior_predictive,
+        (y,),
+        plus=math.exp(float(stats.norm.logpdf(-y, y / 2, 1).sum())),
+        minus=0.0,
+        log_z2=float(stats.norm.logpdf(y, 0, math.sqrt(2)).sum()),
+        how="closed form: E = N(-y; y/2, I)",
+        tags="continuous vector rare gradient",
+    )
+
+
+def banana() -> Any:
+    """A curved density, with a steep cut through its arms."""
+    x1 = numpyro.sample("x1", dist.Normal(0.0, 4.0))
+    x2 = numpyro.sample("x2", dist.Normal(0.0, 4.0))
+    curved = x2 / 2 + 0.03 * (x1**2 - 100.0)
+    numpyro.factor("banana", -0.5 * (0.03 * x1**2 + curved**2))
+    return (x1 - 2.0) ** 3 * jax.nn.sigmoid(-50.0 * (x2 + 5.0))
+
+
+def _banana() -> Problem:
+    return _problem(
+        "banana",
+        banana,
+        (),
+        plus=0.0543333488,
+        minus=0.1467114630,
+        value=-0.0923781143,
+        log_z2=-1.71705611,
+        how="two-dimensional quadrature, to 1e-9",
+        tags="continuous signed gradient",
+    )
+
+
+def rosenbrock() -> Any:
+    """Rosenbrock's valley on a square; two moments and two events."""
+    x = numpyro.sample("x", dist.Uniform(-5.0, 5.0))
+    y = numpyro.sample("y", dist.Uniform(-5.0, 5.0))
+    numpyro.factor("valley", -((1.0 - x) ** 2) - 100.0 * (y - x**2) ** 2)
+    return y, x > 2.2, (x - 1.0) ** 3, y < -0.2
+
+
+def _rosenbrock() -> Problem:
+    sd = math.sqrt(0.005)
+    scale = 0.01 * sd * math.sqrt(2 * math.pi)
+    cuts = (-2.4, -math.sqrt(5), -2.0, -1.0, 0.0, 1.0, 2.0, 2.2, math.sqrt(5), 2.4)
+
+    def over_y(x: float, low: float, high: float, power: int) -> float:
+        # Given x, y is N(x^2, sd^2) cut to the square.
+        u, v = (low - x**2) / sd, (high - x**2) / sd
+        mass = special.ndtr(v) - special.ndtr(u)
+        first = x**2 * mass + sd * (stats.norm.pdf(u) - stats.norm.pdf(v))
+        return scale * math.exp(-((1 - x) ** 2)) * float(first if power else mass)
+
+    def area(f: Callable[[float], float], low: float = -5.0, high: float = 5.0) -> float:
+        return _quad(f, low, high, *(c for c in cuts if low < c < high))
+
+    z2 = area(lambda x: over_y(x, -5, 5, 0))
+    return _problem(
+        "rosenbrock",
+        rosenbrock,
+        (),
+        plus=(
+            area(lambda x: over_y(x, 0, 5, 1)) / z2,
+            area(lambda x: over_y(x, -5, 5, 0), low=2.2) / z2,
+            area(lambda x: (x - 1) ** 3 * over_y(x, -5, 5, 0), low=1.0) / z2,
+            area(lambda x: over_y(x, -5, -0.2, 0), low=-2.0, high=2.0) / z2,
+        ),
+        minus=(
+            -area(lambda x: over_y(x, -5, 0, 1), low=-2.0, high=2.0) / z2,
+            0.0,
+            -area(lambda x: (x - 1) ** 3 * over_y(x, -5, 5, 0), high=1.0) / z2,
+            0.0,
+        ),
+        log_z2=math.log(z2),
+        how="y integrated in closed form, x by adaptive quadrature",
+        tags="continuous bounded signed multiple event",
+    )
+
+
+def four_branch() -> Any:
+    """Failure of a series system with four limit states."""
+    x = numpyro.sample("x", dist.Normal(0.0, 1.0).expand([2]).to_event(1))
+    total, difference = (x[0] + x[1]) / math.sqrt(2), x[0] - x[1]
+    bowl = 3.0 + 0.1 * difference**2
+    edge = 7.0 / math.sqrt(2)
+    curved = jnp.minimum(bowl - total, bowl + total)
+    straight = jnp.minimum(difference + edge, edge - difference)
+    return jnp.minimum(curved, straight) < 0.0
+
+
+def rp22() -> Any:
+    """Failure beyond one parabola."""
+    x = numpyro.sample("x", dist.Normal(0.0, 1.0).expand([2]).to_event(1))
+    return 2.5 - (x[0] + x[1]) / math.sqrt(2) + 0.1 * (x[0] - x[1]) ** 2 < 0.0
+
+
+def _failures() -> list[Problem]:
+    # With s, d = (x1 +- x2) / sqrt(2) the limit states are |s| = 3 + d^2/5, |d| = 7/2 for the
+    # four branches and s = 5/2 + d^2/5 for RP22.
+    pdf, sf = stats.norm.pdf, stats.norm.sf
+    curved = _quad(lambda d: float(4 * pdf(d) * sf(3 + 0.2 * d**2)), 0.0, 3.5, 1.0)
+    how = "rotated: one coordinate in closed form, the other by adaptive quadrature"
+    return [
+        _problem(
+            "four_branch",
+            four_branch,
+            (),
+            plus=curved + 2 * float(sf(3.5)),
+            minus=0.0,
+            log_z2=0.0,
+            how=how,
+            tags="continuous vector rare event",
+        ),
+        _problem(
+            "rp22",
+            rp22,
+            (),
+            plus=_quad(lambda d: float(2 * pdf(d) * sf(2.5 + 0.2 * d**2)), 0.0, 12.0, 1.0, 3.0),
+            minus=0.0,
+            log_z2=0.0,
+            how=how,
+            tags="continuous vector rare event",
+        ),
+    ]
+
+
+def eight_schools(y: np.ndarray, sigma: np.ndarray) -> Any:
+    """Eight schools, centred; two moments and three events."""
+    mu = numpyro.sample("mu", dist.Normal(0.0, 5.0))
+    tau = numpyro.sample("tau", dist.HalfCauchy(5.0))
+    with numpyro.plate("schools", len(y)):
+        theta = numpyro.sample("theta", dist.Normal(mu, tau))
+        numpyro.sample("y", dist.Normal(theta, sigma), obs=y)
+    events = theta[0] > 28.0, jnp.max(theta) < 0.0, jnp.min(theta) > 15.0
+    return theta[0], theta[0] - theta[2], *events
+
+
+def _eight_schools() -> Problem:
+    y = np.array([28.0, 8.0, -3.0, 7.0, -1.0, 1.0, 18.0, 12.0])
+    sigma = np.array([15.0, 10.0, 16.0, 11.0, 9.0, 11.0, 10.0, 18.0])
+    return _problem(
+        "eight_schools",
+        eight_schools,
+        (y, sigma),
+        plus=(0.0, 0.0, 4.82911126e-3, 0.0149229766, 6.80498348e-5),
+        minus=(0.0, 0.0, 0.0, 0.0, 0.0),
+        value=(6.21188424, 2.28487985, 4.82911126e-3, 0.0149229766, 6.80498348e-5),
+        log_z2=-31.311347,
+        how="theta integrated in closed form, (mu, tau) by two-dimensional quadrature",
+        tags="continuous half-line vector signed multiple event rare",
+    )
+
+
+# An epidemic -------------------------------------------------------------------------------------
+
+_POPULATION, _RECOVERY, _DAYS, _STEPS_A_DAY = 1e4, 0.25, 15, 10
+
+
+def _new_infections(beta: jax.Array, infected: jax.Array) -> jax.Array:
+    """New infections on each day, by the classical Runge-Kutta method.
+
+    Susceptible, infected and cumulative counts stay separate arrays: stacking them inside the loop
+    is slow on a CPU.
+    """
+    h = 1.0 / _STEPS_A_DAY
+
+    def rates(s: jax.Array, i: jax.Array) -> tuple[jax.Array, jax.Array]:
+        new = beta * s * i / _POPULATION
+        return new, new - _RECOVERY * i
+
+    def step(state: tuple[jax.Array, ...], _: None) -> tuple[tuple[jax.Array, ...], None]:
+        s, i, c = state
+        n1, d1 = rates(s, i)
+        n2, d2 = rates(s - h / 2 * n1, i + h / 2 * d1)
+        n3, d3 = rates(s - h / 2 * n2, i + h / 2 * d2)
+        n4, d4 = rates(s - h * n3, i + h * d3)
+        new = h / 6 * (n1 + 2 * n2 + 2 * n3 + n4)
+        return (s - new, i + h / 6 * (d1 + 2 * d2 + 2 * d3 + d4), c + new), None
+
+    def day(state: tuple[jax.Array, ...], _: None) -> tuple[tuple[jax.Array, ...], jax.Array]:
+        s, i = state
+        (s, i, c), _ = jax.lax.scan(step, (s, i, jnp.zeros_like(i)), None, length=_STEPS_A_DAY)
+        return (s, i), c
+
+    return jax.lax.scan(day, (_POPULATION - infected, infected), None, length=_DAYS)[1]
+
+
+def sir(y: np.ndarray) -> Any:
+    """The cost of an epidemic, exponential in its reproduction number."""
+    beta = numpyro.sample("beta", dist.TruncatedNormal(2.0, 1.5, low=0.0))
+    i0 = numpyro.sample("i0", dist.TruncatedNormal(10.0, 10.0, low=0.0, high=1000.0))
+    new = _new_infections(beta, 10.0 * i0)
+    # Once everybody is infected the daily count rounds to zero, or just below, and the log of the
+    # mean would be NaN. The floor is far below any mean that has weight.
+    mean = jnp.maximum(new, 1e-10)
+    with numpyro.plate("days", len(y)):
+        numpyro.sample("y", dist.NegativeBinomial2(mean, 0.5), obs=y)
+    return 1e12 * jax.nn.sigmoid(10.0 * beta / _RECOVERY - 30.0)
+
+
+def _sir() -> Problem:
+    y = np.array([25, 26, 25, 19, 32, 15, 25, 7, 14, 26, 13, 23, 24, 24, 30])
+    log_z2, log_z1 = -71.98897706, -54.76700231
+    return Problem(
+        name="sir",
+        model=sir,
+        args=(y,),
+        value=3.015842088e7,
+        log_z2=log_z2,
+        log_z1_plus=log_z1,
+        log_z1_minus=-math.inf,
+        how="two-dimensional quadrature, Runge-Kutta with 64 steps a day; the model takes 10 "
+        "steps a day, which moves E by about 1e-6 of itself",
+        tags=frozenset({"continuous", "half-line", "bounded", "rare", "gradient"}),
+    )
+
+
+PROBLEMS: dict[str, Problem] = {
+    problem.name: problem
+    for problem in [
+        _figure1("figure1", 2.0),
+        _figure1("figure1_y3", 3.0),
+        _figure1("cancellation", 0.01),
+        _three_outputs(3.0),
+        _normal_tail(),
+        _horse_kicks(),
+        *_branching(),
+        _bounded(),
+        _half_line(),
+        _simplex(),
+        _dependent(),
+        _hierarchical(),
+        _posterior_predictive("posterior_predictive", 10),
+        _posterior_predictive("posterior_predictive_2d", 2),
+        _banana(),
+        _rosenbrock(),
+        *_failures(),
+        _eight_schools(),
+        _sir(),
+    ]
+}
+
+
+# Expectations that do not exist ------------------------------------------------------------------
+
+
+def pareto_mean() -> Any:
+    """Infinite: the tail index is 0.9."""
+    return numpyro.sample("x", dist.Pareto(1.0, 0.9))
+
+
+def cauchy_mean() -> Any:
+    """Undefined: both parts are infinite."""
+    return numpyro.sample("x", dist.Cauchy(0.0, 1.0))
+
+
+IMPROPER: dict[str, Callable[..., Any]] = {"pareto_mean": pareto_mean, "cauchy_mean": cauchy_mean}
