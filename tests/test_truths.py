@@ -20,7 +20,6 @@ from numpy.typing import ArrayLike, NDArray
 from numpyro import handlers
 from numpyro.infer.util import log_density
 from scipy import stats
-
 from truths import IMPROPER, PROBLEMS, TAGS, Problem
 
 Array = NDArray[np.float64]
@@ -52,7 +51,7 @@ def panels(edges: ArrayLike, order: int = 20) -> tuple[Array, Array]:
     return (middle + half * nodes).reshape(shape), (half * weights).reshape(shape)
 
 
-def product(*axes: tuple[Array, Array]) -> tuple[list[Array], Array]:
+def product(*axes: tuple[NDArray[Any], Array]) -> tuple[list[NDArray[Any]], Array]:
     """The product rule, flattened."""
     mesh = np.meshgrid(*[x for x, _ in axes], indexing="ij")
     weights = np.ones(())
@@ -204,8 +203,9 @@ GRIDS: dict[str, Callable[[], Grid]] = {
 }
 LAPLACE = {"posterior_predictive", "eight_schools"}
 
-# What the stored digits, or for sir the solver's step, leave open. Elsewhere 1e-8.
-TOLERANCE = {"sir": 1e-5}
+# The truth of sir is the exact solution's: the model's step moves Z1 by 1.2e-6, and JAX's betaln,
+# in the negative binomial, is a constant 7.8e-7 off for these data. Elsewhere 1e-8.
+TOLERANCE = {"sir": 5e-6}
 
 
 @jax.jit(static_argnums=0)
@@ -233,28 +233,36 @@ def test_quadrature_of_the_model(name: str) -> None:
     assert_parts(PROBLEMS[name], float(gamma.sum()), plus, minus)
 
 
-def laplace(log_gamma: Callable[[jax.Array], jax.Array], start: jax.Array) -> Any:
-    """Log integral, mean and covariance of a Gaussian integrand, from one Newton step."""
-    precision = -jax.hessian(log_gamma)(start)
-    mean = start + jnp.linalg.solve(precision, jax.grad(log_gamma)(start))
-    log_det = jnp.linalg.slogdet(precision / (2 * math.pi))[1]
-    return log_gamma(mean) - log_det / 2, mean, jnp.linalg.inv(precision)
+def laplace(log_gamma: Callable[..., jax.Array], start: Array, *given: Array) -> Any:
+    """Log integral, mean and covariance of Gaussian integrands, from one Newton step each.
+
+    The leading axis runs over integrands. The linear algebra is NumPy's: only derivatives of the
+    model are taken from JAX.
+    """
+    gradient = np.asarray(jax.jit(jax.vmap(jax.grad(log_gamma)))(start, *given))
+    precision = -np.asarray(jax.jit(jax.vmap(jax.hessian(log_gamma)))(start, *given))
+    covariance = np.linalg.inv(precision)
+    mean = start + np.einsum("nij,nj->ni", covariance, gradient)
+    log_det = np.linalg.slogdet(precision / (2 * math.pi))[1]
+    return np.asarray(jax.jit(jax.vmap(log_gamma))(mean, *given)) - log_det / 2, mean, covariance
 
 
 def test_posterior_predictive_by_laplace() -> None:
+    """Two different starts must agree, or the integrand is not Gaussian."""
     problem = PROBLEMS["posterior_predictive"]
+
+    def log_gamma2(x: jax.Array) -> jax.Array:
+        return gamma_and_f(problem, {"x": x})[0]
 
     def log_gamma1(x: jax.Array) -> jax.Array:
         log_gamma, (f,) = gamma_and_f(problem, {"x": x})
         return log_gamma + jnp.log(f)
 
-    start = jnp.linspace(-1.0, 1.0, 10)
-    log_z2 = laplace(lambda x: gamma_and_f(problem, {"x": x})[0], start)[0]
-    log_z1 = laplace(log_gamma1, start)[0]
-    assert_parts(problem, float(jnp.exp(log_z2)), [float(jnp.exp(log_z1))], [0.0])
-    for log_gamma in (lambda x: gamma_and_f(problem, {"x": x})[0], log_gamma1):
-        at_two = [jax.hessian(log_gamma)(x) for x in (start, 2 * start + 0.3)]
-        np.testing.assert_allclose(*at_two, atol=1e-9)
+    starts = np.stack([np.linspace(-1, 1, 10), np.linspace(2, -3, 10)])
+    for z2, z1 in zip(
+        np.exp(laplace(log_gamma2, starts)[0]), np.exp(laplace(log_gamma1, starts)[0]), strict=True
+    ):
+        assert_parts(problem, float(z2), [float(z1)], [0.0])
 
 
 def normal_parts(mean: Array, variance: Array) -> tuple[Array, Array]:
@@ -270,7 +278,7 @@ def normal_parts(mean: Array, variance: Array) -> tuple[Array, Array]:
 def test_eight_schools_by_laplace_and_quadrature() -> None:
     """Given mu and tau the effects are Gaussian and independent; mu and tau go on a grid."""
     problem = PROBLEMS["eight_schools"]
-    near = np.array([0.003, 0.03, 0.1, 0.3, 1, 2])
+    near = np.array([1e-3, 0.01, 0.03, 0.1, 0.2, 0.4, 0.7, 1.2, 2, 3])
     mu_edges = [*-near[::-1], 0, *near, 4, 8, *15 - near[::-1], 15, *15 + near]
     (mu, u), w = product(
         panels([-40, -30, -22, -15, -10, -6, -4, *mu_edges, 22, 30, 40], order=8),
@@ -278,15 +286,13 @@ def test_eight_schools_by_laplace_and_quadrature() -> None:
     )
     tau = np.exp(u)
 
-    def given(mu: jax.Array, tau: jax.Array) -> Any:
-        start = jnp.full(8, mu)
-        log_gamma = lambda theta: gamma_and_f(problem, dict(mu=mu, tau=tau, theta=theta))[0]  # noqa: E731
-        return laplace(log_gamma, start)
+    def log_gamma(theta: jax.Array, mu: jax.Array, tau: jax.Array) -> jax.Array:
+        return gamma_and_f(problem, {"mu": mu, "tau": tau, "theta": theta})[0]
 
-    log_z, mean, covariance = map(np.asarray, jax.jit(jax.vmap(given))(mu, tau))
+    start = np.repeat(mu[:, None], 8, axis=1)
+    log_z, mean, covariance = laplace(log_gamma, start, mu, tau)
     gamma = w * tau * np.exp(log_z)
-    off_diagonal = covariance - np.einsum("nij,ij->nij", covariance, np.eye(8))
-    assert np.abs(off_diagonal).max() == 0
+    assert (covariance[:, ~np.eye(8, dtype=bool)] == 0).all()
     variance = np.diagonal(covariance, axis1=1, axis2=2)
     sd = np.sqrt(variance)
     theta1 = normal_parts(mean[:, 0], variance[:, 0])
@@ -328,7 +334,9 @@ PUBLISHED: dict[str, tuple[tuple[float, ...], float]] = {
 @pytest.mark.parametrize("name", sorted(PUBLISHED))
 def test_published_numbers(name: str) -> None:
     problem, (value, log_z2) = PROBLEMS[name], PUBLISHED[name]
-    np.testing.assert_allclose(as_tuple(problem.value), value, rtol=1e-8)
+    # The published quadrature of eight_schools is good to 1.5e-7, no better.
+    rtol = 2e-7 if name == "eight_schools" else 1e-8
+    np.testing.assert_allclose(as_tuple(problem.value), value, rtol=rtol)
     if not math.isnan(log_z2):
         assert abs(problem.log_z2 - log_z2) <= (6e-6 if name == "horse_kicks" else 6e-7)
 
@@ -359,13 +367,12 @@ def test_models_are_finite_where_the_prior_is(name: str) -> None:
 
     def check(key: jax.Array) -> Any:
         sites = draw(key)
-        grad = {}
-        if "continuous" in problem.tags:
-            grad = jax.grad(lambda s: gamma_and_f(problem, s)[0])(sites)
-        return gamma_and_f(problem, sites), grad
+        if "discrete" in problem.tags:
+            return gamma_and_f(problem, sites)
+        return jax.value_and_grad(lambda s: gamma_and_f(problem, s), has_aux=True)(sites)
 
-    (log_gamma, f), gradient = jax.jit(jax.vmap(check))(jax.random.split(jax.random.key(0), 1000))
-    for leaf in jax.tree.leaves((log_gamma, f, gradient)):
+    everything = jax.jit(jax.vmap(check))(jax.random.split(jax.random.key(0), 1000))
+    for leaf in jax.tree.leaves(everything):
         assert np.isfinite(leaf).all()
 
 

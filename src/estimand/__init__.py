@@ -1,14 +1,16 @@
 """Expectation programming for Python: write a program, get the expectation of what it returns."""
 
+from estimand.adaptive import AdaptiveIS
 from estimand.annealed import AnIS
 from estimand.density import Density
 from estimand.estimate import Estimate, EstimationError, estimate_expectation, log_evidence
 from estimand.evidence import Evidence, ImportanceSampling, Status
-from estimand.kernels import HMC, MALA, NUTS, RandomWalk
+from estimand.kernels import HMC, MALA, NUTS, IndependentT, RandomWalk
 from estimand.methods import SKIP, TABI, SelfNormalised
 from estimand.posterior import PosteriorMCMC
 from estimand.program import Expectation, ExpectationProgram, ProgramError, expect, expectation
 from estimand.schedule import geometric, linear
+from estimand.smc import SMC
 
 __version__ = "0.1.0"
 
@@ -17,7 +19,9 @@ __all__ = [
     "MALA",
     "NUTS",
     "SKIP",
+    "SMC",
     "TABI",
+    "AdaptiveIS",
     "AnIS",
     "Density",
     "Estimate",
@@ -26,6 +30,7 @@ __all__ = [
     "Expectation",
     "ExpectationProgram",
     "ImportanceSampling",
+    "IndependentT",
     "PosteriorMCMC",
     "ProgramError",
     "RandomWalk",

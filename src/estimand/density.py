@@ -20,6 +20,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import numpyro.distributions as dist
+from jax.extend.core import jaxprs_in_params
 from numpyro import handlers
 from numpyro.distributions import biject_to
 
@@ -32,12 +33,14 @@ from estimand.program import (
     Output,
     ProgramError,
     as_numbers,
+    drawing_from_prior,
     log_positive_part,
 )
 
 # Up to this many continuous dimensions a gradient is taken in forward mode, above it in reverse
-# mode. benchmarks/gradient_mode.py measures both; docs/performance.md has the figures.
-FORWARD_MODE_DIMENSIONS = 8
+# mode; programs with loops keep forward mode longer, because reverse mode stores every iteration.
+# benchmarks/gradient_mode.py measures both; docs/performance.md has the figures.
+FORWARD_MODE_DIMENSIONS = {"straight": 1, "with loops": 4}
 
 _SIGNS = dict(zip(PARTS, (1, -1, 0), strict=True))
 
@@ -172,6 +175,20 @@ class Density:
         """Log prior (with Jacobian), log likelihood and log f± at a position."""
         return self._terms(*self._trace(self._substitution(position)), position)
 
+    def evaluate(self, position: jax.Array) -> tuple[Terms, jax.Array]:
+        """Terms and every output at a position, in one evaluation."""
+        sites, value = self._trace(self._substitution(position))
+        return self._terms(sites, value, position), self._numbers(value)
+
+    def draw_with_outputs(self, rng_key: jax.Array) -> tuple[jax.Array, Terms, jax.Array]:
+        """An exact draw from the prior with its terms and outputs, in one evaluation."""
+        sites, value = self._trace(None, rng_key)
+        position = self._unconstrain(sites)
+        return position, self._terms(sites, value, position), self._numbers(value)
+
+    def _numbers(self, value: Any) -> jax.Array:
+        return jnp.zeros(0) if self.layout.output is None else as_numbers(value)
+
     def outputs(self, position: jax.Array) -> jax.Array:
         """Every output at a position."""
         return as_numbers(self._trace(self._substitution(position))[1])
@@ -258,11 +275,11 @@ class Density:
                 "a proper prior, or use ImportanceSampling(proposal=...) with a guide."
             )
 
-    def require_gradient(self, asker: str) -> None:
+    def require_continuous(self, asker: str, needs: str = "gradients") -> None:
         """Refuses programs with discrete latents."""
         if self.layout.discrete_sites:
             raise ProgramError(
-                f"{asker} needs gradients, and site {self.layout.discrete_sites[0]!r} of program "
+                f"{asker} needs {needs}, and site {self.layout.discrete_sites[0]!r} of program "
                 f"{self.name!r} is discrete. Use RandomWalk, which proposes discrete sites from "
                 "their prior, or ImportanceSampling."
             )
@@ -280,12 +297,10 @@ class Density:
         """The model's ``(args, kwargs)``."""
         return self.layout.data.arguments(self.arrays)
 
-    def _trace(
-        self, substitution: Callable | None, rng_key: jax.Array | None = None
-    ) -> tuple[dict, Any]:
+    def _trace(self, substitution: Callable | None, rng_key: Any = None) -> tuple[dict, Any]:
         with handlers.trace() as sites:
             if substitution is None:
-                with handlers.seed(rng_seed=rng_key):
+                with drawing_from_prior(rng_key):
                     return sites, self.run()
             with handlers.substitute(substitute_fn=substitution):
                 return sites, self.run()
@@ -317,18 +332,19 @@ class Density:
         for place in self.layout.sites:
             site = sites[place.latent.name]
             fn = _without_mask(site["fn"])
-            log_prob = jnp.sum(fn.log_prob(site["value"]))
-            log_prior += log_prob
+            log_prob = fn.log_prob(site["value"])
+            log_prior += jnp.sum(log_prob)
             if site["scale"] is not None:
                 # The prior is what prior draws have; a scale on top of it is the likelihood's.
-                log_likelihood += (site["scale"] - 1) * log_prob
+                log_likelihood += jnp.sum((site["scale"] - 1) * log_prob)
             if position is not None and not place.latent.is_discrete:
                 jacobian = biject_to(fn.support).log_abs_det_jacobian
                 log_prior += jnp.sum(jacobian(place.take(position), site["value"]))
         for site in sites.values():
             if site["type"] == "sample" and site["is_observed"]:
-                log_prob = jnp.sum(site["fn"].log_prob(site["value"]))
-                log_likelihood += log_prob if site["scale"] is None else site["scale"] * log_prob
+                log_prob = site["fn"].log_prob(site["value"])
+                scaled = log_prob if site["scale"] is None else site["scale"] * log_prob
+                log_likelihood += jnp.sum(scaled)
         return Terms(log_prior, log_likelihood, self._log_target(value, log_prior.dtype))
 
     def _log_target(self, value: Any, dtype: Any) -> jax.Array:
@@ -374,7 +390,7 @@ def _coordinates(expectation: Expectation) -> tuple[Coordinates, ...]:
     shapes: dict[str, tuple[int, ...]] = {}
 
     def draw(rng_key: jax.Array) -> None:
-        with handlers.trace() as sites, handlers.seed(rng_seed=rng_key):
+        with handlers.trace() as sites, drawing_from_prior(rng_key):
             expectation.run()
         for latent in expectation.latents:
             try:
@@ -410,12 +426,16 @@ def gradient_mode(density: Density) -> str:
 
 @functools.lru_cache(maxsize=1024)
 def _gradient_mode(layout: Layout, avals: tuple) -> str:
-    is_small = layout.num_continuous <= FORWARD_MODE_DIMENSIONS
-    preferred, other = ("forward", "reverse") if is_small else ("reverse", "forward")
-
     def total(position: jax.Array, arrays: tuple) -> tuple[jax.Array, Terms]:
         terms = Density(layout, arrays, jnp.asarray(1), jnp.asarray(0)).terms(position)
         return terms.log_prior + terms.log_weight, terms
+
+    structs = tuple(jax.ShapeDtypeStruct(aval.shape, aval.dtype) for aval in avals)
+    position = jax.ShapeDtypeStruct((layout.dimension,), jnp.result_type(float))
+    has_loop = _has_loop(jax.make_jaxpr(total)(position, structs).jaxpr)
+    kind = "with loops" if has_loop else "straight"
+    is_small = layout.num_continuous <= FORWARD_MODE_DIMENSIONS[kind]
+    preferred, other = ("forward", "reverse") if is_small else ("reverse", "forward")
 
     def gradient(position: jax.Array, arrays: tuple) -> jax.Array:
         function = functools.partial(total, arrays=arrays)
@@ -423,11 +443,17 @@ def _gradient_mode(layout: Layout, avals: tuple) -> str:
             return _forward_gradient(function, position)[1]
         return jax.grad(function, has_aux=True)(position)[0]
 
-    structs = tuple(jax.ShapeDtypeStruct(aval.shape, aval.dtype) for aval in avals)
-    position = jax.ShapeDtypeStruct((layout.dimension,), jnp.result_type(float))
     try:
         jax.eval_shape(gradient, position, structs)
     except (TypeError, ValueError):
         # A while loop has no reverse mode; a custom reverse rule has no forward mode.
         return other
     return preferred
+
+
+def _has_loop(jaxpr: Any) -> bool:
+    return any(
+        equation.primitive.name in ("scan", "while")
+        or any(map(_has_loop, jaxprs_in_params(equation.params)))
+        for equation in jaxpr.eqns
+    )

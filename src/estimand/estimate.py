@@ -148,12 +148,21 @@ class Estimate:
 def _interval(figures: Figures, is_indicator: bool, level: float) -> tuple[float, float]:
     if not math.isfinite(figures.standard_error):
         return (0.0, min(figures.upper_bound, 1.0)) if is_indicator else (-math.inf, math.inf)
-    reach = statistics.NormalDist().inv_cdf(0.5 + level / 2) * figures.standard_error
+    reach = _quantile(0.5 + level / 2, figures.degrees) * figures.standard_error
     if figures.is_log_scale and figures.value != 0:
         factor = math.exp(min(reach / abs(figures.value), 700.0))
         ends = (figures.value / factor, figures.value * factor)
         return min(ends), max(ends)
     return figures.value - reach, figures.value + reach
+
+
+def _quantile(probability: float, degrees: float) -> float:
+    """Quantile of the normal law, or of Student's t where an error comes from few replicates."""
+    if math.isinf(degrees):
+        return statistics.NormalDist().inv_cdf(probability)
+    from scipy.special import stdtrit
+
+    return float(stdtrit(degrees, probability))
 
 
 class EstimationError(RuntimeError):
@@ -255,6 +264,9 @@ def as_key(rng_key: int | jax.Array) -> jax.Array:
     if isinstance(rng_key, bool) or not isinstance(rng_key, int | np.integer | jax.Array):
         raise TypeError(f"rng_key must be an int or a JAX key; it is {rng_key!r}.")
     if isinstance(rng_key, jax.Array):
-        is_typed = jnp.issubdtype(rng_key.dtype, jax.dtypes.prng_key)
-        return rng_key if is_typed else jax.random.wrap_key_data(rng_key)
+        if jnp.issubdtype(rng_key.dtype, jax.dtypes.prng_key) and rng_key.shape == ():
+            return rng_key
+        if rng_key.dtype == jnp.uint32 and rng_key.ndim == 1:
+            return jax.random.wrap_key_data(rng_key)
+        raise TypeError(f"rng_key must be an int or a JAX key, and one only; it is {rng_key!r}.")
     return jax.random.key(rng_key)

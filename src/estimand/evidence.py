@@ -47,6 +47,10 @@ class Status(enum.Enum):
         "The weights are so heavy-tailed that their variance may not exist: take a proposal with "
         "wider tails or more temperatures, and check that the expectation exists."
     )
+    replicates_disagree = (
+        "Independent explorations found mass that the estimate has missed: explore with more "
+        "scouts or particles."
+    )
     no_mass_found = (
         "No sample found any mass of the target. That is no proof that there is none: take more "
         "samples or more temperatures, or start from a proposal that reaches the target."
@@ -169,6 +173,14 @@ def effective_sample_size(log_weights: np.ndarray) -> float:
         return 0.0
     weights = np.exp(log_weights - np.max(log_weights))
     return float(weights.sum() ** 2 / (weights**2).sum())
+
+
+def log_mean(log_values: np.ndarray) -> float:
+    """log of the mean of numbers given by their logarithms."""
+    top = log_values.max(initial=-np.inf)
+    if not top > -np.inf:
+        return -math.inf
+    return float(top + np.log(np.mean(np.exp(log_values - top))))
 
 
 def pareto_k(log_weights: np.ndarray) -> float:

@@ -52,10 +52,12 @@ class Tuning(NamedTuple):
 
     `factor` is the vector of scales or the Cholesky factor by which standard normal draws are
     multiplied: the square root of the proposal's covariance, or of the inverse mass matrix.
+    `center` is where independent proposals are centred.
     """
 
     step_size: jax.Array
     factor: jax.Array
+    center: jax.Array
 
     def stretch(self, vector: jax.Array) -> jax.Array:
         return self.factor * vector if self.factor.ndim == 1 else self.factor @ vector
@@ -98,9 +100,13 @@ def _cost(
     )
 
 
-def _is_bad(terms: Terms) -> jax.Array:
-    """A density that is NaN or infinite at a place that the prior allows."""
-    return jnp.isfinite(terms.log_prior) & is_invalid(terms.log_weight)
+def _is_bad(proposed: Terms, current: Terms) -> jax.Array:
+    """A density that is NaN or infinite at a place that the prior takes seriously.
+
+    Far out, where the prior is all but zero, programs overflow, and it does not matter.
+    """
+    is_plausible = proposed.log_prior > current.log_prior - 100.0
+    return is_plausible & is_invalid(proposed.log_weight)
 
 
 def _accept(
@@ -125,6 +131,7 @@ class RandomWalk(Settings):
 
     scale: Any = 0.5
     covariance: Any = None
+    target_acceptance: ClassVar[float] = 0.3
 
     def __post_init__(self) -> None:
         freeze_scale(self, "scale", by_site=True)
@@ -132,6 +139,10 @@ class RandomWalk(Settings):
 
     def check(self, density: Density) -> None:
         """RandomWalk moves every kind of site."""
+
+    def natural_step(self, dimension: int) -> float:
+        """The step size, relative to the target's own scale, that adaptation starts from."""
+        return 2.38 / math.sqrt(max(dimension, 1))
 
     def structure(self) -> RandomWalk:
         return RandomWalk()
@@ -180,7 +191,7 @@ class RandomWalk(Settings):
         terms = density.terms(position)
         log_ratio = point.log_density(terms) - point.log_density(state.terms)
         state, accepted = _accept(accept_key, log_ratio, State(position, terms, ()), state)
-        return state, _cost(evaluations=1, invalid=_is_bad(terms), acceptance=accepted)
+        return state, _cost(evaluations=1, invalid=_is_bad(terms, state.terms), acceptance=accepted)
 
     def _jump(
         self, rng_key: jax.Array, density: Density, state: State, point: PathPoint
@@ -198,7 +209,7 @@ class RandomWalk(Settings):
         log_ratio = point.log_density(terms) - point.log_density(state.terms)
         log_ratio += before[element] - after[element]
         state, accepted = _accept(accept_key, log_ratio, State(position, terms, ()), state)
-        return state, _cost(evaluations=2, invalid=_is_bad(terms), acceptance=accepted)
+        return state, _cost(evaluations=2, invalid=_is_bad(terms, state.terms), acceptance=accepted)
 
 
 class _GradientKernel(Settings):
@@ -212,7 +223,7 @@ class _GradientKernel(Settings):
         freeze_matrix(self, "metric")
 
     def check(self, density: Density) -> None:
-        density.require_gradient(type(self).__name__)
+        density.require_continuous(type(self).__name__)
 
     def structure(self) -> Any:
         return dataclasses.replace(self, step_size=1.0, metric=None)  # type: ignore[type-var]
@@ -245,10 +256,15 @@ class HMC(_GradientKernel):
     step_size: Any = 0.1
     num_leapfrog: int = 10
     metric: Any = None
+    target_acceptance: ClassVar[float] = 0.75
 
     def __post_init__(self) -> None:
         super().__post_init__()
         require_count("HMC", "num_leapfrog", self.num_leapfrog)
+
+    def natural_step(self, dimension: int) -> float:
+        """The step size, relative to the target's own scale, that adaptation starts from."""
+        return min(1.2 / dimension**0.25, 3.0 / self.num_leapfrog)
 
     def step(
         self,
@@ -278,7 +294,7 @@ class HMC(_GradientKernel):
         proposal = State(position, terms, gradient)
         state, accepted = _accept(accept_key, log_ratio, proposal, state)
         return state, _cost(
-            gradients=self.num_leapfrog, invalid=_is_bad(terms), acceptance=accepted
+            gradients=self.num_leapfrog, invalid=_is_bad(terms, state.terms), acceptance=accepted
         )
 
 
@@ -294,6 +310,11 @@ class MALA(_GradientKernel):
 
     step_size: Any = 0.1
     metric: Any = None
+    target_acceptance: ClassVar[float] = 0.574
+
+    def natural_step(self, dimension: int) -> float:
+        """The step size, relative to the target's own scale, that adaptation starts from."""
+        return 1.4 / dimension ** (1 / 6)
 
     def step(
         self,
@@ -375,9 +396,71 @@ class NUTS(_GradientKernel):
         terms, _, gradient = density.value_and_gradient(position, point)
         return State(position, terms, gradient), _cost(
             gradients=tree.num_proposals + 1,
-            invalid=_is_bad(terms),
+            invalid=_is_bad(terms, state.terms),
             acceptance=tree.sum_accept_probs / tree.num_proposals,
         )
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, repr=False)
+class IndependentT(Settings):
+    """Independent proposals from a Student-t law with the particles' mean and covariance.
+
+    For `SMC`, which takes both from its particles. Good up to a few dimensions, where it mixes at
+    once and jumps between modes; useless where the target is far from elliptic.
+    """
+
+    degrees_of_freedom: float = 5.0
+    target_acceptance: ClassVar[float] = 0.5
+
+    def __post_init__(self) -> None:
+        require_positive("IndependentT", "degrees_of_freedom", np.asarray(self.degrees_of_freedom))
+
+    def check(self, density: Density) -> None:
+        density.require_continuous("IndependentT", "continuous sites")
+
+    def structure(self) -> IndependentT:
+        return self
+
+    def natural_step(self, dimension: int) -> float:
+        """Independent proposals have no step size."""
+        return 1.0
+
+    def tuning(self, density: Density, num_temperatures: int) -> Tuning:
+        scale, metric = ("scale", 1.0), ("metric", None)
+        return _tuning("IndependentT", density, num_temperatures, scale=scale, metric=metric)
+
+    def init(
+        self, density: Density, position: jax.Array, terms: Terms, point: PathPoint
+    ) -> tuple[State, Info]:
+        return State(position, terms, ()), _cost()
+
+    def step(
+        self,
+        rng_key: jax.Array,
+        density: Density,
+        state: State,
+        point: PathPoint,
+        tuning: Tuning,
+    ) -> tuple[State, Info]:
+        normal_key, gamma_key, accept_key = jax.random.split(rng_key, 3)
+        dimension, nu = state.position.size, self.degrees_of_freedom
+        normal = jax.random.normal(normal_key, (dimension,), state.position.dtype)
+        chi_squared = 2 * jax.random.gamma(gamma_key, nu / 2, dtype=state.position.dtype)
+        position = tuning.center + tuning.stretch(normal * jnp.sqrt(nu / chi_squared))
+
+        def log_proposal(position: jax.Array) -> jax.Array:
+            deviation = position - tuning.center
+            if tuning.factor.ndim == 1:
+                whitened = deviation / tuning.factor
+            else:
+                whitened = jax.scipy.linalg.solve_triangular(tuning.factor, deviation, lower=True)
+            return -0.5 * (nu + dimension) * jnp.log1p(jnp.sum(whitened**2) / nu)
+
+        terms = density.terms(position)
+        log_ratio = point.log_density(terms) - point.log_density(state.terms)
+        log_ratio += log_proposal(state.position) - log_proposal(position)
+        state, accepted = _accept(accept_key, log_ratio, State(position, terms, ()), state)
+        return state, _cost(evaluations=1, invalid=_is_bad(terms, state.terms), acceptance=accepted)
 
 
 # --- from settings to arrays ---
@@ -407,6 +490,7 @@ def _tuning(
     return Tuning(
         jnp.asarray(np.broadcast_to(steps, (num_temperatures,)), dtype),
         jnp.asarray(np.broadcast_to(factor, (num_temperatures, *factor.shape[1:])), dtype),
+        jnp.zeros((num_temperatures, density.layout.num_continuous), dtype),
     )
 
 

@@ -21,6 +21,7 @@ from estimand.evidence import (
     Evidence,
     Status,
     effective_sample_size,
+    log_mean,
     pareto_k,
 )
 
@@ -36,6 +37,8 @@ class Figures(NamedTuple):
     ess_z1: float
     is_log_scale: bool = False
     upper_bound: float = math.inf
+    degrees: float = math.inf
+    magnitude: float = math.nan
     log_z1_plus: float = math.nan
     log_z1_minus: float = math.nan
     ess_z1_plus: float = math.nan
@@ -197,6 +200,7 @@ _GRAVITY = (
     Status.low_ess,
     Status.not_converged,
     Status.heavy_tailed,
+    Status.replicates_disagree,
     Status.no_mass_found,
     Status.nan_density,
 )
@@ -257,7 +261,7 @@ def _weighted_figures(log_weights: np.ndarray, f: np.ndarray, evidence: Evidence
     with np.errstate(divide="ignore", invalid="ignore"):
         log_wf = log_weights + np.log(np.abs(f))
     log_parts = [np.where(sign * f > 0, log_wf, -np.inf) for sign in (1, -1)]
-    log_z1 = [_log_mean(part) for part in log_parts]
+    log_z1 = [log_mean(part) for part in log_parts]
     products = weights * f
     squares = (products**2).sum()
     figures = Figures(
@@ -283,13 +287,6 @@ def _weighted_figures(log_weights: np.ndarray, f: np.ndarray, evidence: Evidence
     if pareto_k(log_wf) > MAX_PARETO_K:
         statuses.append(Status.heavy_tailed)
     return figures._replace(value=value, standard_error=error, status=worst(statuses))
-
-
-def _log_mean(log_values: np.ndarray) -> float:
-    top = np.max(log_values)
-    if not top > -np.inf:
-        return -math.inf
-    return float(top + np.log(np.mean(np.exp(log_values - top))))
 
 
 def rule_of_three(num_effective: float) -> float:

@@ -18,6 +18,7 @@ from estimand.density import Density, PathPoint
 from estimand.evidence import MIN_ESS, Status, total
 from estimand.kernels import Kernel, State, Tuning
 from estimand.methods import Figures, Run, rule_of_three, worst
+from estimand.program import ProgramError
 from estimand.settings import Settings, require_count
 
 MAX_R_HAT = 1.05
@@ -51,7 +52,15 @@ class PosteriorMCMC(Settings):
 
     def check(self, density: Density) -> None:
         if self.kernel is None:
-            density.require_gradient("PosteriorMCMC with NUTS")
+            density.require_continuous("PosteriorMCMC with NUTS")
+            for site in density.layout.sites:
+                if site.latent.is_altered:
+                    raise ProgramError(
+                        f"PosteriorMCMC: site {site.latent.name!r} of program {density.name!r} is "
+                        "scaled or masked, and NumPyro's NUTS reads such a latent site otherwise "
+                        "than this library. Give a kernel of this library, as in "
+                        "PosteriorMCMC(kernel=HMC())."
+                    )
         else:
             density.require_prior("PosteriorMCMC with a kernel of this library")
             self.kernel.check(density)

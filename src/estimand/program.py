@@ -7,6 +7,7 @@ to be wrong is reported before any work starts; no density is evaluated.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import functools
 import inspect
@@ -20,6 +21,7 @@ import numpy as np
 import numpyro
 import numpyro.distributions as dist
 from numpyro import handlers
+from numpyro.distributions import biject_to
 
 PARTS = ("gamma1_plus", "gamma1_minus", "gamma2")
 
@@ -37,10 +39,8 @@ class Latent:
     event_dim: int
     is_discrete: bool
     is_proper: bool
-
-    @property
-    def size(self) -> int:
-        return math.prod(self.shape)
+    is_altered: bool
+    """Under `handlers.scale` or a mask: its density is not that of its prior draws."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -319,18 +319,18 @@ def bind(
 def _traceable_data(
     program: ExpectationProgram, leaves: list, treedef: Any, structure: tuple, needs_output: bool
 ) -> Data | None:
-    """Data with as many leaves as possible passed as arrays: all numbers, else arrays alone.
+    """Data with as many leaves as possible passed as arrays: with floats, else arrays alone.
 
-    Python control flow over data, and sizes given as integers, cannot be traced; what cannot be
-    traced is compiled in.
+    What cannot be traced (Python control flow over data) is compiled in, and so are Python's own
+    integers: they are sizes and options more often than data, and know no overflow.
     """
-    numbers = tuple(isinstance(leaf, bool | int | float) or _is_array(leaf) for leaf in leaves)
+    numbers = tuple(isinstance(leaf, float) or _is_array(leaf) for leaf in leaves)
     arrays = tuple(_is_array(leaf) for leaf in leaves)
     for flags in dict.fromkeys([numbers, arrays]):
         if not any(flags):
             continue
-        data = Data(leaves, treedef, flags)
         try:
+            data = Data(leaves, treedef, flags)
             if _inspect(program, data, data.arrays, needs_output) == structure:
                 return data
         except Exception:  # noqa: BLE001 - whatever the model does with a tracer, we compile in
@@ -358,7 +358,7 @@ def _inspect(
 
     def run(rng_key: jax.Array, arrays: tuple) -> None:
         args, kwargs = data.arguments(arrays)
-        with handlers.trace() as sites, handlers.seed(rng_seed=rng_key):
+        with handlers.trace() as sites, drawing_from_prior(rng_key):
             value = program.run(args, kwargs)
         latents = _check_sites(program.name, sites)
         output = _describe_output(value, program.name) if needs_output else None
@@ -395,6 +395,8 @@ def _check_sites(program: str, sites: dict[str, dict]) -> tuple[Latent, ...]:
 
 def _check_observed(where: str, site: dict) -> None:
     value, shape = site["value"], site["fn"].shape()
+    if isinstance(value, list | tuple):
+        raise ProgramError(f"the data of {where} are a {type(value).__name__}: pass an array.")
     data_shape = jnp.shape(value)
     if jnp.broadcast_shapes(shape, data_shape) != data_shape:
         raise ProgramError(
@@ -402,7 +404,7 @@ def _check_observed(where: str, site: dict) -> None:
             f"broadcast to {jnp.broadcast_shapes(shape, data_shape)}, which counts data more than "
             "once. Reshape the data to the shape of the site."
         )
-    is_masked = isinstance(site["fn"], dist.MaskedDistribution)
+    is_masked = _is_wrapped(site["fn"], dist.MaskedDistribution)
     if not is_masked and not isinstance(value, jax.core.Tracer) and np.isnan(value).any():
         raise ProgramError(
             f"the data of {where} contain NaN. Remove those rows, or mask them with "
@@ -422,11 +424,31 @@ def _describe_latent(where: str, site: dict) -> Latent:
         event_dim=fn.event_dim,
         is_discrete=bool(fn.support.is_discrete),
         is_proper=not _is_improper(fn),
+        is_altered=site["scale"] is not None or _is_wrapped(fn, dist.MaskedDistribution),
     )
 
 
+@contextlib.contextmanager
+def drawing_from_prior(rng_key: jax.Array) -> Iterator[None]:
+    """Latent sites are drawn from their prior; improper ones get some value of their support."""
+
+    def placeholder(site: dict) -> jax.Array | None:
+        if site["type"] != "sample" or site["is_observed"] or not _is_improper(site["fn"]):
+            return None
+        transform = biject_to(site["fn"].support)
+        return transform(jnp.zeros(transform.inverse_shape(site["fn"].shape())))
+
+    with handlers.seed(rng_seed=rng_key), handlers.substitute(substitute_fn=placeholder):
+        yield
+
+
 def _is_improper(fn: Any) -> bool:
-    while not isinstance(fn, dist.ImproperUniform):
+    return _is_wrapped(fn, dist.ImproperUniform)
+
+
+def _is_wrapped(fn: Any, kind: type) -> bool:
+    """Whether a distribution, or one that it expands or reinterprets, is of a kind."""
+    while not isinstance(fn, kind):
         fn = getattr(fn, "base_dist", None)
         if fn is None:
             return False
@@ -486,8 +508,11 @@ def _describe_output(value: Any, program: str, is_indicator: Any = None) -> Outp
 
 
 def _check_regular(value: Any, where: str) -> None:
+    if isinstance(value, tuple | list | dict):
+        for item in value.values() if isinstance(value, dict) else value:
+            _check_regular(item, where)
     if isinstance(value, list):
-        shapes = {str(jax.tree.map(jnp.shape, item)) for item in value}
+        shapes = {str(jax.tree.map(np.shape, item)) for item in value}
         if len(shapes) > 1:
             raise ProgramError(
                 f"{where} is a ragged list, with elements of shapes {sorted(shapes)}: "

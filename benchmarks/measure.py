@@ -1,0 +1,77 @@
+"""What the benchmarks share: timing, tables, and a description of the software that ran."""
+
+import argparse
+import contextlib
+import importlib.metadata
+import os
+import platform
+import statistics
+import time
+
+from rich.console import Console
+from rich.table import Table
+
+
+def arguments(argv, description):
+    parser = argparse.ArgumentParser(description=description)
+    parser.add_argument("--quick", action="store_true", help="smaller sizes, fewer repetitions")
+    return parser.parse_args(argv)
+
+
+def seconds(function, *args):
+    """Wall-clock seconds of one call, until its arrays are there."""
+    import jax
+
+    started = time.perf_counter()
+    jax.block_until_ready(function(*args))
+    return time.perf_counter() - started
+
+
+def interleaved(contestants, repetitions):
+    """Seconds of each contestant (a dict of functions), taking turns so that noise hits all."""
+    taken = {name: [] for name in contestants}
+    for _ in range(repetitions):
+        for name, function in contestants.items():
+            taken[name].append(seconds(function))
+    return taken
+
+
+def paired_ratio(numerators, denominators):
+    """Median of the ratios of measurements made in the same round."""
+    return statistics.median(a / b for a, b in zip(numerators, denominators, strict=True))
+
+
+@contextlib.contextmanager
+def precision(name):
+    """Runs its body in "float32" or "float64"."""
+    import jax
+
+    with jax.enable_x64(name == "float64"):
+        yield
+
+
+def show(title, columns, rows):
+    """Prints a table; columns after the first are right-aligned."""
+    table = Table(title=title)
+    for number, column in enumerate(columns):
+        table.add_column(column, justify="right" if number else "left")
+    for row in rows:
+        table.add_row(*(_cell(value) for value in row))
+    Console(width=118).print(table)
+
+
+def _cell(value):
+    if not isinstance(value, float):
+        return f"{value:,}" if isinstance(value, int) else str(value)
+    return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.3g}"
+
+
+def environment():
+    """Versions and cores; nothing that names the machine."""
+    packages = ("jax", "jaxlib", "numpyro", "numpy", "estimand")
+    return {
+        "python": platform.python_version(),
+        **{name: importlib.metadata.version(name) for name in packages},
+        "cpu_count": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else None,
+        "cpu_count_total": os.cpu_count(),
+    }

@@ -1,0 +1,148 @@
+"""The models that the benchmarks run, as plain NumPyro functions (nothing here imports estimand).
+
+The return value of each is its quantity of interest; `estimand.expectation` makes a program of it.
+"""
+
+import math
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import numpyro
+import numpyro.distributions as dist
+
+
+def figure1(y):
+    """The paper's figure 1; with y = 2 the expectation is 2.5."""
+    x = numpyro.sample("x", dist.Normal(0.0, 1.0))
+    numpyro.sample("y", dist.Normal(x, 1.0), obs=y)
+    return x**3
+
+
+def posterior_predictive(y):
+    """The density of new data at −y under a Gaussian posterior of any dimension."""
+    x = numpyro.sample("x", dist.Normal(0.0, 1.0).expand([len(y)]).to_event(1))
+    numpyro.sample("y", dist.Normal(x, 1.0).to_event(1), obs=y)
+    return jnp.exp(dist.Normal(x, math.sqrt(0.5)).to_event(1).log_prob(-y))
+
+
+def posterior_predictive_data(dimension):
+    return np.full(dimension, 3.5 / math.sqrt(dimension))
+
+
+def posterior_predictive_log_z1(dimension):
+    """log ∫ prior · likelihood · f with the data above: log N(y; 0, 2I) + log N(−y; y/2, I)."""
+    return -0.5 * dimension * math.log(8 * math.pi**2) - 3.5**2 / 4 - 0.5 * (1.5 * 3.5) ** 2
+
+
+def banana():
+    """A curved density with a steep cut through its arms; the expectation is −0.0923781143."""
+    x1 = numpyro.sample("x1", dist.Normal(0.0, 4.0))
+    x2 = numpyro.sample("x2", dist.Normal(0.0, 4.0))
+    curved = x2 / 2 + 0.03 * (x1**2 - 100.0)
+    numpyro.factor("banana", -0.5 * (0.03 * x1**2 + curved**2))
+    return (x1 - 2.0) ** 3 * jax.nn.sigmoid(-50.0 * (x2 + 5.0))
+
+
+# --- an epidemic ---
+
+SIR_DATA = np.array([25, 26, 25, 19, 32, 15, 25, 7, 14, 26, 13, 23, 24, 24, 30])
+SIR_LOG_Z1 = -54.76700231  # by quadrature, with a finer solver
+POPULATION, RECOVERY, DAYS, STEPS_A_DAY = 1e4, 0.25, 15, 10
+
+
+def day(beta, state):
+    """One day of the epidemic by classical Runge–Kutta, and the new infections on it.
+
+    The state stays in separate arrays: stacking it inside the loop is slow on a CPU.
+    """
+    h = 1.0 / STEPS_A_DAY
+
+    def rates(s, i):
+        new = beta * s * i / POPULATION
+        return new, new - RECOVERY * i
+
+    def step(state, _):
+        s, i, c = state
+        n1, d1 = rates(s, i)
+        n2, d2 = rates(s - h / 2 * n1, i + h / 2 * d1)
+        n3, d3 = rates(s - h / 2 * n2, i + h / 2 * d2)
+        n4, d4 = rates(s - h * n3, i + h * d3)
+        new = h / 6 * (n1 + 2 * n2 + 2 * n3 + n4)
+        return (s - new, i + h / 6 * (d1 + 2 * d2 + 2 * d3 + d4), c + new), None
+
+    (s, i, c), _ = jax.lax.scan(step, (*state, jnp.zeros_like(beta)), None, length=STEPS_A_DAY)
+    return (s, i), c
+
+
+def new_infections(beta, infected):
+    """New infections on each of 15 days, 10 solver steps a day."""
+    start = (POPULATION - infected, infected)
+    return jax.lax.scan(lambda state, _: day(beta, state), start, None, length=DAYS)[1]
+
+
+def sir(y):
+    """The cost of an epidemic, exponential in its reproduction number."""
+    beta = numpyro.sample("beta", dist.TruncatedNormal(2.0, 1.5, low=0.0))
+    i0 = numpyro.sample("i0", dist.TruncatedNormal(10.0, 10.0, low=0.0, high=1000.0))
+    mean = jnp.maximum(new_infections(beta, 10.0 * i0), 1e-10)
+    with numpyro.plate("days", len(y)):
+        numpyro.sample("y", dist.NegativeBinomial2(mean, 0.5), obs=y)
+    return 1e12 * jax.nn.sigmoid(10.0 * beta / RECOVERY - 30.0)
+
+
+# --- more shapes of programs, for the gradients ---
+
+
+def hierarchical_regression(group, x, y, num_groups):
+    """Varying intercepts and slopes, as in the radon model: 2·num_groups + 3 dimensions."""
+    mu = numpyro.sample("mu", dist.Normal(0.0, 10.0).expand([2]).to_event(1))
+    with numpyro.plate("groups", num_groups):
+        intercept = numpyro.sample("intercept", dist.Normal(mu[0], 0.12))
+        slope = numpyro.sample("slope", dist.Normal(mu[1], 0.22))
+    variance = numpyro.sample("variance", dist.HalfCauchy(5.0))
+    with numpyro.plate("rows", len(y)):
+        mean = intercept[group] + slope[group] * x
+        numpyro.sample("y", dist.Normal(mean, jnp.sqrt(variance)), obs=y)
+    return jnp.prod(jax.nn.sigmoid(-5.0 * (jnp.exp(intercept) - 4.0)))
+
+
+def hierarchical_data(num_groups, num_rows=200):
+    rng = np.random.default_rng(0)
+    group = rng.integers(0, num_groups, num_rows)
+    x = rng.integers(0, 2, num_rows).astype(float)
+    y = 1.4 - 0.7 * x + 0.12 * rng.normal(size=num_groups)[group] + 0.8 * rng.normal(size=num_rows)
+    return group, x, y
+
+
+def recursion(inputs, y):
+    """A damped linear recurrence driven by D weighted inputs, one pass of a scan over the data."""
+    weights = numpyro.sample("weights", dist.Normal(0.0, 1.0).expand([inputs.shape[1]]).to_event(1))
+
+    def step(state, row):
+        state = 0.9 * state + 0.1 * jnp.tanh(row @ weights)
+        return state, state
+
+    states = jax.lax.scan(step, jnp.zeros_like(weights[0]), inputs)[1]
+    numpyro.sample("y", dist.Normal(states, 0.1).to_event(1), obs=y)
+    return jax.nn.sigmoid(10.0 * (states[-1] - 1.0))
+
+
+def recursion_data(dimension, num_steps=100):
+    rng = np.random.default_rng(0)
+    return rng.normal(size=(num_steps, dimension)), 0.3 * rng.normal(size=num_steps)
+
+
+def epidemic(y, dimension):
+    """An epidemic of 32 days whose contact rate changes D − 1 times: an ODE with D parameters."""
+    prior = dist.Normal(math.log(0.3), 0.2).expand([dimension]).to_event(1)
+    log_rates = numpyro.sample("log_rates", prior)
+    rates = jnp.exp(log_rates)[np.arange(len(y)) * dimension // len(y)]
+    start = (jnp.full_like(rates[0], POPULATION - 100.0), jnp.full_like(rates[0], 100.0))
+    mean = jnp.maximum(jax.lax.scan(lambda state, beta: day(beta, state), start, rates)[1], 1e-10)
+    numpyro.sample("y", dist.NegativeBinomial2(mean, 0.5).to_event(1), obs=y)
+    return jax.nn.sigmoid(10.0 * (rates[-1] / RECOVERY - 3.0))
+
+
+def epidemic_data(num_days=32):
+    return np.random.default_rng(0).poisson(40.0, num_days)

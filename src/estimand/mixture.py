@@ -1,0 +1,328 @@
+"""Mixtures of Gaussian and Student-t laws: weighted fitting, densities, quasi-random draws.
+
+Fitting is in NumPy: the data are a few thousand points, and every number of components would be a
+compilation of its own. The density, which is evaluated at every draw, is in JAX.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.scipy.special import gammaln, logsumexp
+
+STUDENT_DEGREES = 5.0
+COMPONENT_COUNTS = (1, 2, 4, 8, 16)
+# Points per free parameter that a fit needs before it may have that many components.
+POINTS_PER_PARAMETER = 3.0
+MAX_FIT_POINTS = 5000
+# Points whose density is evaluated at a time: one shape to compile.
+CHUNK = 4096
+
+
+@dataclasses.dataclass(frozen=True)
+class Mixture:
+    """Components with weights, means, Cholesky factors and degrees of freedom (inf: Gaussian)."""
+
+    weights: np.ndarray
+    means: np.ndarray
+    factors: np.ndarray
+    degrees: np.ndarray
+
+    @property
+    def size(self) -> int:
+        return self.weights.size
+
+    @property
+    def dimension(self) -> int:
+        return self.means.shape[1]
+
+    def scaled(self, share: float) -> Mixture:
+        return dataclasses.replace(self, weights=share * self.weights)
+
+    @staticmethod
+    def join(mixtures: list[Mixture]) -> Mixture:
+        """One mixture with the components of several, whose weights are kept as they are."""
+        return Mixture(
+            *(
+                np.concatenate([getattr(mixture, field.name) for mixture in mixtures])
+                for field in dataclasses.fields(Mixture)
+            )
+        )
+
+    def padded(self) -> Mixture:
+        """The same with components of weight 0 up to a power of two: few shapes to compile."""
+        extra = max(8, 1 << (self.size - 1).bit_length()) - self.size
+        d = self.dimension
+        return Mixture(
+            np.concatenate([self.weights, np.zeros(extra)]),
+            np.concatenate([self.means, np.zeros((extra, d))]),
+            np.concatenate([self.factors, np.broadcast_to(np.eye(d), (extra, d, d))]),
+            np.concatenate([self.degrees, np.full(extra, np.inf)]),
+        )
+
+    def draw(self, uniforms: np.ndarray) -> np.ndarray:
+        """Points from uniforms of shape (n, d + 2): component, Student-t scale, normals."""
+        from scipy.special import gammaincinv, ndtri
+
+        edges = np.cumsum(self.weights) / self.weights.sum()
+        chosen = np.minimum(np.searchsorted(edges, uniforms[:, 0], side="right"), self.size - 1)
+        normals = ndtri(np.clip(uniforms[:, 2:], 1e-16, 1 - 1e-16))
+        is_student = np.isfinite(self.degrees[chosen])
+        nu = np.where(is_student, self.degrees[chosen], 1.0)
+        chi_squared = 2 * gammaincinv(nu / 2, np.clip(uniforms[:, 1], 1e-16, 1 - 1e-16))
+        spread = np.where(is_student, np.sqrt(nu / chi_squared), 1.0)
+        points = np.empty_like(normals)
+        for component in np.unique(chosen):
+            rows = chosen == component
+            stretched = (normals[rows] * spread[rows, None]) @ self.factors[component].T
+            points[rows] = self.means[component] + stretched
+        return points
+
+
+def sobol_uniforms(rng: np.random.Generator, count: int, dimension: int) -> np.ndarray:
+    """Scrambled Sobol points in the unit cube; independent scrambles for independent calls."""
+    from scipy.stats import qmc
+
+    engine = qmc.Sobol(dimension, scramble=True, rng=rng)
+    return engine.random_base2(math.ceil(math.log2(count)))[:count]
+
+
+def log_density(mixture: Mixture, points: np.ndarray) -> np.ndarray:
+    """log of the (possibly unnormalised) mixture at points."""
+    padded = mixture.padded()
+    arrays = (padded.weights, padded.means, np.linalg.inv(padded.factors), padded.degrees)
+    pieces = []
+    for start in range(0, len(points), CHUNK):
+        chunk = points[start : start + CHUNK]
+        filled = np.concatenate([chunk, np.zeros((CHUNK - len(chunk), points.shape[1]))])
+        pieces.append(np.asarray(_log_density(jnp.asarray(filled), *arrays))[: len(chunk)])
+    return np.concatenate(pieces).astype(float)
+
+
+@jax.jit
+def _log_density(
+    points: jax.Array,
+    weights: jax.Array,
+    means: jax.Array,
+    inverses: jax.Array,
+    degrees: jax.Array,
+) -> jax.Array:
+    dimension = means.shape[1]
+
+    def component(
+        weight: jax.Array, mean: jax.Array, inverse: jax.Array, nu: jax.Array
+    ) -> jax.Array:
+        squares = jnp.sum(((points - mean) @ inverse.T) ** 2, axis=1)
+        log_volume = -jnp.sum(jnp.log(jnp.diag(inverse)))
+        gaussian = -0.5 * squares - 0.5 * dimension * math.log(2 * math.pi)
+        is_gaussian = jnp.isinf(nu)
+        nu = jnp.where(is_gaussian, 1.0, nu)
+        student = (
+            gammaln(0.5 * (nu + dimension))
+            - gammaln(0.5 * nu)
+            - 0.5 * dimension * jnp.log(nu * math.pi)
+            - 0.5 * (nu + dimension) * jnp.log1p(squares / nu)
+        )
+        return jnp.log(weight) + jnp.where(is_gaussian, gaussian, student) - log_volume
+
+    return logsumexp(jax.vmap(component)(weights, means, inverses, degrees), axis=0)
+
+
+def fit(
+    points: np.ndarray,
+    log_weights: np.ndarray,
+    groups: np.ndarray,
+    rng: np.random.Generator,
+    *,
+    student_share: float = 0.1,
+) -> Mixture:
+    """Fits a mixture to weighted points: Gaussians, and a Student-t law with the overall moments.
+
+    The number of Gaussians is the one with the best likelihood on held-out groups. Points of one
+    group (a Markov chain) are dependent and often equal: split at random they would reward
+    components that sit on single points.
+    """
+    weights = np.exp(log_weights - log_weights.max())
+    points, weights, groups = _thinned(points, weights, groups, rng)
+    center, root = _moments(points, weights)
+    whitened = np.linalg.solve(root, (points - center).T).T
+    held_out = _held_out(groups, rng)
+    best, best_score = 1, -np.inf
+    for count in COMPONENT_COUNTS:
+        if not _is_supported(count, weights[~held_out], points.shape[1]):
+            break
+        start = _starting_mixture(whitened[~held_out], weights[~held_out], count, rng)
+        candidate = _em(whitened[~held_out], weights[~held_out], start)
+        score = _mean_log_density(candidate, whitened[held_out], weights[held_out])
+        if score > best_score + 0.005:
+            best, best_score = count, score
+        elif count > 2 * best:
+            break
+    start = _starting_mixture(whitened, weights, best, rng)
+    return _with_student(_em(whitened, weights, start), center, root, student_share)
+
+
+def refit(
+    mixture: Mixture,
+    points: np.ndarray,
+    log_weights: np.ndarray,
+    rng: np.random.Generator,
+    *,
+    student_share: float = 0.1,
+) -> Mixture:
+    """A few more steps of the fit from new weighted points, with the same components."""
+    weights = np.exp(log_weights - log_weights.max())
+    points, weights, _ = _thinned(points, weights, np.arange(weights.size), rng)
+    center, root = _moments(points, weights)
+    inverse = np.linalg.inv(root)
+    is_gaussian = np.isinf(mixture.degrees)
+    start = Mixture(
+        mixture.weights[is_gaussian] / mixture.weights[is_gaussian].sum(),
+        (mixture.means[is_gaussian] - center) @ inverse.T,
+        inverse @ mixture.factors[is_gaussian],
+        mixture.degrees[is_gaussian],
+    )
+    whitened = (points - center) @ inverse.T
+    return _with_student(_em(whitened, weights, start, steps=8), center, root, student_share)
+
+
+def _with_student(
+    gaussians: Mixture, center: np.ndarray, root: np.ndarray, student_share: float
+) -> Mixture:
+    """Gaussians in whitened coordinates back in the original ones, and a Student-t beside them."""
+    means = center + gaussians.means @ root.T
+    gaussians = Mixture(gaussians.weights, means, root @ gaussians.factors, gaussians.degrees)
+    student = Mixture(
+        np.array([student_share]),
+        center[None],
+        # Wider than the moments: it is there for what the Gaussians leave out.
+        1.2 * root[None],
+        np.array([STUDENT_DEGREES]),
+    )
+    return Mixture.join([gaussians.scaled(1 - student_share), student])
+
+
+def _thinned(
+    points: np.ndarray, weights: np.ndarray, groups: np.ndarray, rng: np.random.Generator
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    alive = weights > 0
+    points, weights, groups = points[alive], weights[alive], groups[alive]
+    if weights.size > MAX_FIT_POINTS:
+        chance = weights / weights.sum()
+        chosen = rng.choice(weights.size, MAX_FIT_POINTS, p=chance, replace=True)
+        points, groups, weights = points[chosen], groups[chosen], np.ones(MAX_FIT_POINTS)
+    return points, weights / weights.sum(), groups
+
+
+def _moments(points: np.ndarray, weights: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Weighted mean and Cholesky factor of the covariance, regularised to be positive."""
+    center = weights @ points
+    deviations = points - center
+    covariance = (weights[:, None] * deviations).T @ deviations
+    effective = 1 / np.sum(weights**2)
+    shrinkage = min(1.0, max(1e-3, points.shape[1] / effective))
+    variances = np.maximum(np.diag(covariance), 1e-12 * (1 + center**2))
+    covariance = (1 - shrinkage) * covariance + shrinkage * np.diag(variances)
+    return center, np.linalg.cholesky(covariance)
+
+
+def _held_out(groups: np.ndarray, rng: np.random.Generator) -> np.ndarray:
+    names = np.unique(groups)
+    chosen = rng.permutation(names)[: max(1, names.size // 4)]
+    held_out = np.isin(groups, chosen)
+    return held_out if 0 < held_out.sum() < held_out.size else np.arange(groups.size) % 4 == 0
+
+
+def _is_supported(count: int, weights: np.ndarray, dimension: int) -> bool:
+    effective = weights.sum() ** 2 / np.sum(weights**2)
+    parameters = count * (1 + dimension + dimension * (dimension + 1) / 2)
+    return count == 1 or effective > POINTS_PER_PARAMETER * parameters
+
+
+def _component_log_densities(mixture: Mixture, points: np.ndarray) -> np.ndarray:
+    """log(weight · density) of Gaussian components, shape (points, components)."""
+    inverses = np.linalg.inv(mixture.factors)
+    log_volumes = np.log(np.diagonal(mixture.factors, axis1=1, axis2=2)).sum(axis=1)
+    constants = np.log(mixture.weights) - log_volumes
+    constants -= 0.5 * points.shape[1] * math.log(2 * math.pi)
+    columns = [
+        constant - 0.5 * np.sum(((points - mean) @ inverse.T) ** 2, axis=1)
+        for constant, mean, inverse in zip(constants, mixture.means, inverses, strict=True)
+    ]
+    return np.stack(columns, axis=1)
+
+
+def _mean_log_density(mixture: Mixture, points: np.ndarray, weights: np.ndarray) -> float:
+    columns = _component_log_densities(mixture, points)
+    top = columns.max(axis=1)
+    log_mixture = top + np.log(np.exp(columns - top[:, None]).sum(axis=1))
+    return float(np.average(log_mixture, weights=weights))
+
+
+def _starting_mixture(
+    points: np.ndarray, weights: np.ndarray, count: int, rng: np.random.Generator
+) -> Mixture:
+    factor = math.sqrt(_prior_variance(count, points.shape[1])) * np.eye(points.shape[1])
+    return Mixture(
+        np.full(count, 1 / count),
+        _spread_starts(points, weights, count, rng),
+        np.broadcast_to(factor, (count, *factor.shape)).copy(),
+        np.full(count, np.inf),
+    )
+
+
+def _prior_variance(count: int, dimension: int) -> float:
+    """What a component's variance is pulled to, in whitened coordinates."""
+    return 1.0 if count == 1 else 0.3 / count ** (1.0 / dimension)
+
+
+def _em(points: np.ndarray, weights: np.ndarray, start: Mixture, steps: int = 60) -> Mixture:
+    """Weighted expectation maximisation in whitened coordinates.
+
+    Every covariance is pulled towards a fraction of the identity by a prior of some points, so
+    that no component can collapse onto a few of them.
+    """
+    total, dimension = points.shape
+    mixture, count = start, start.size
+    weights = weights * total / weights.sum()
+    prior_points = dimension + 1.0
+    spread = _prior_variance(count, dimension) * np.eye(dimension)
+    last = -np.inf
+    for _ in range(1 if count == 1 else steps):
+        columns = _component_log_densities(mixture, points)
+        top = columns.max(axis=1, keepdims=True)
+        responsibilities = np.exp(columns - top)
+        sums = responsibilities.sum(axis=1, keepdims=True)
+        score = float(np.average((top + np.log(sums))[:, 0], weights=weights))
+        responsibilities *= weights[:, None] / sums
+        mass = responsibilities.sum(axis=0)
+        means = (responsibilities.T @ points + 1e-3 * mixture.means) / (mass + 1e-3)[:, None]
+        factors = np.empty_like(mixture.factors)
+        for k in range(count):
+            deviations = points - means[k]
+            scatter = (responsibilities[:, k, None] * deviations).T @ deviations
+            covariance = (scatter + prior_points * spread) / (mass[k] + prior_points)
+            factors[k] = np.linalg.cholesky(covariance)
+        mixture = Mixture((mass + 1.0) / (mass.sum() + count), means, factors, mixture.degrees)
+        if abs(score - last) < 1e-3:
+            break
+        last = score
+    return mixture
+
+
+def _spread_starts(
+    points: np.ndarray, weights: np.ndarray, count: int, rng: np.random.Generator
+) -> np.ndarray:
+    """Starting means far from each other: each drawn by its squared distance to the others."""
+    chance = weights / weights.sum()
+    starts = [points[rng.choice(points.shape[0], p=chance)]]
+    distance = np.full(points.shape[0], np.inf)
+    for _ in range(count - 1):
+        distance = np.minimum(distance, np.sum((points - starts[-1]) ** 2, axis=1))
+        chance = weights * distance
+        starts.append(points[rng.choice(points.shape[0], p=chance / chance.sum())])
+    return np.stack(starts)

@@ -1,0 +1,317 @@
+"""Tempered sequential Monte Carlo, standard and waste-free (Dau and Chopin 2022)."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import math
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+from jax.scipy.special import logsumexp
+
+from estimand import resampling as schemes
+from estimand import schedule as schedules
+from estimand.density import Density, PathPoint, Terms, is_invalid
+from estimand.evidence import Evidence, Trace
+from estimand.kernels import MALA, Kernel, RandomWalk, Tuning
+from estimand.settings import Settings, require_count
+
+# More temperatures than this are never needed at a conditional effective sample size of ½.
+MAX_TEMPERATURES = 200
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, repr=False)
+class SMC(Settings):
+    """Tempered sequential Monte Carlo from the prior to the target.
+
+    With a fixed `schedule` and ``adapt=False`` Ẑ is unbiased. With an adaptive schedule or adapted
+    kernels, the default, it is consistent: its bias vanishes faster than its error.
+
+    Args:
+        num_particles: particles kept at each temperature.
+        num_steps: length of the Markov chains between temperatures. Waste-free: every state of
+            num_particles / num_steps chains is kept; standard: the last one of each chain.
+        waste_free: keep every state of the chains.
+        kernel: `RandomWalk`, `MALA`, `HMC` or `IndependentT`; by default `RandomWalk` up to 6
+            dimensions or with discrete sites, `MALA` above.
+        adapt: take covariance and step size from the particles; the kernel's own metric is then
+            not used and its step size only relative to the default one.
+        schedule: inverse temperatures from 0 to 1, or None to choose each by conditional ESS.
+        conditional_ess: share of the particles that each new temperature leaves effective.
+        resampling: one of the functions of `estimand.resampling`.
+        num_islands: independent runs. With more than one, the reported error is that between
+            islands, which sees what a single run cannot (burn-in, missed modes).
+    """
+
+    num_particles: int = 5000
+    num_steps: int = 25
+    waste_free: bool = True
+    kernel: Kernel | None = None
+    adapt: bool = True
+    schedule: Any = None
+    conditional_ess: float = 0.5
+    resampling: Callable = schemes.systematic
+    num_islands: int = 1
+
+    def __post_init__(self) -> None:
+        for name in ("num_particles", "num_steps", "num_islands"):
+            require_count("SMC", name, getattr(self, name))
+        if self.waste_free and self.num_particles % self.num_steps:
+            raise ValueError(
+                f"SMC: waste-free keeps all num_steps={self.num_steps} states of every chain, so "
+                f"num_particles={self.num_particles} must be a multiple of it."
+            )
+        if not 0 < self.conditional_ess < 1:
+            raise ValueError(
+                f"SMC: conditional_ess must be between 0 and 1; it is {self.conditional_ess}."
+            )
+        if self.kernel is not None and not hasattr(self.kernel, "target_acceptance"):
+            raise TypeError(
+                f"SMC: kernel must be RandomWalk, MALA, HMC or IndependentT; it is {self.kernel!r}."
+            )
+        if self.schedule is not None:
+            object.__setattr__(self, "schedule", schedules.validated(self.schedule))
+
+    @property
+    def num_chains(self) -> int:
+        return self.num_particles // self.num_steps if self.waste_free else self.num_particles
+
+    def kernel_for(self, density: Density) -> Any:
+        """The kernel, or the default one for the program."""
+        if self.kernel is not None:
+            return self.kernel
+        is_small = density.layout.num_continuous <= 6
+        return RandomWalk() if is_small or density.layout.discrete_sites else MALA()
+
+    def check(self, density: Density) -> None:
+        density.require_prior("SMC")
+        kernel = self.kernel_for(density)
+        kernel.check(density)
+        kernel.tuning(density, 1)
+
+    def estimate(self, rng_key: jax.Array, density: Density) -> Evidence:
+        self.check(density)
+        kernel = self.kernel_for(density)
+        structure = dataclasses.replace(self, kernel=kernel.structure(), schedule=None)
+        dtype = jnp.result_type(float)
+        betas = None if self.schedule is None else jnp.asarray(self.schedule, dtype)
+        tuning = jax.tree.map(lambda x: x[0], kernel.tuning(density, 1))
+        return _islands(structure, rng_key, density, betas, tuning)
+
+
+class _Cloud(NamedTuple):
+    """The particles between two temperatures, and what is known so far."""
+
+    step: jax.Array
+    beta: jax.Array
+    positions: jax.Array
+    terms: Terms
+    log_z: jax.Array
+    relative_variance: jax.Array
+    step_size: jax.Array
+    evaluations: jax.Array
+    gradients: jax.Array
+    invalid: jax.Array
+    betas: jax.Array
+    acceptance: jax.Array
+
+
+@functools.partial(jax.jit, static_argnums=0)
+def _islands(
+    settings: SMC, rng_key: jax.Array, density: Density, betas: Any, tuning: Tuning
+) -> Evidence:
+    keys = jax.random.split(rng_key, settings.num_islands)
+    clouds = jax.vmap(lambda key: _run(settings, key, density, betas, tuning))(keys)
+    log_z = logsumexp(clouds.log_z) - math.log(settings.num_islands)
+    log_weights = jnp.repeat(clouds.log_z, settings.num_particles)
+    if settings.num_islands > 1:
+        ratios = jnp.exp(clouds.log_z - jnp.where(jnp.isfinite(log_z), log_z, 0.0))
+        relative_variance = jnp.var(ratios, ddof=1) / settings.num_islands
+    else:
+        relative_variance = clouds.relative_variance[0]
+    return Evidence(
+        log_z,
+        jnp.where(jnp.isfinite(log_z), relative_variance, jnp.inf),
+        log_weights,
+        clouds.positions.reshape(-1, density.dimension),
+        clouds.evaluations,
+        clouds.gradients,
+        clouds.invalid,
+        Trace(clouds.betas, clouds.acceptance, None, None),
+    )
+
+
+def _run(settings: SMC, rng_key: jax.Array, density: Density, betas: Any, tuning: Tuning) -> _Cloud:
+    start_key, move_key = jax.random.split(rng_key)
+    kernel: Any = settings.kernel
+    cloud = _start(settings, start_key, density, kernel)
+
+    def is_unfinished(cloud: _Cloud) -> jax.Array:
+        limit = MAX_TEMPERATURES if betas is None else betas.size - 1
+        return (cloud.beta < 1) & (cloud.step < limit) & (cloud.log_z > -jnp.inf)
+
+    def temper(cloud: _Cloud) -> _Cloud:
+        resample_key, chain_key = jax.random.split(jax.random.fold_in(move_key, cloud.step))
+        log_ratio = cloud.terms.log_weight
+        if betas is None:
+            beta = next_temperature(cloud.beta, log_ratio, settings.conditional_ess)
+        else:
+            beta = betas[cloud.step + 1]
+        increments = (beta - cloud.beta) * log_ratio
+        log_mean = logsumexp(increments) - math.log(settings.num_particles)
+        variance = _relative_variance(settings, increments - log_mean, cloud.step)
+        chosen = settings.resampling(resample_key, increments, settings.num_chains)
+        used = tuning
+        if settings.adapt:
+            used = _adapted(kernel, density, cloud.positions, increments, cloud.step_size, tuning)
+        ancestors = (cloud.positions[chosen], jax.tree.map(lambda x: x[chosen], cloud.terms))
+        states, info, final = _move(settings, chain_key, density, ancestors, beta, used)
+        acceptance = info.acceptance.mean()
+        change = jnp.exp(2.0 * (acceptance - kernel.target_acceptance))
+        return _Cloud(
+            cloud.step + 1,
+            beta,
+            states[0],
+            states[1],
+            cloud.log_z + log_mean,
+            cloud.relative_variance + variance,
+            cloud.step_size * change,
+            cloud.evaluations + info.num_evaluations.sum(dtype=jnp.int32) + final[0],
+            cloud.gradients + info.num_gradients.sum(dtype=jnp.int32) + final[1],
+            cloud.invalid + info.num_invalid.sum(dtype=jnp.int32),
+            cloud.betas.at[cloud.step].set(beta),
+            cloud.acceptance.at[cloud.step].set(acceptance),
+        )
+
+    cloud = lax.while_loop(is_unfinished, temper, cloud)
+    unfinished = jnp.where(cloud.beta < 1, -jnp.inf, cloud.log_z)
+    return cloud._replace(log_z=unfinished)
+
+
+def _start(settings: SMC, rng_key: jax.Array, density: Density, kernel: Any) -> _Cloud:
+    keys = jax.random.split(rng_key, settings.num_particles)
+    positions, terms = jax.vmap(density.draw_prior)(keys)
+    is_bad = is_invalid(terms.log_weight)
+    terms = terms._replace(
+        log_likelihood=jnp.where(is_bad, -jnp.inf, terms.log_likelihood),
+        log_target=jnp.where(is_bad, 0.0, terms.log_target),
+    )
+    zero = jnp.zeros((), positions.dtype)
+    trace = jnp.full(MAX_TEMPERATURES, jnp.nan, positions.dtype)
+    return _Cloud(
+        jnp.int32(0),
+        zero,
+        positions,
+        terms,
+        zero,
+        zero,
+        jnp.asarray(kernel.natural_step(density.layout.num_continuous), positions.dtype),
+        jnp.int32(settings.num_particles),
+        jnp.int32(0),
+        is_bad.sum().astype(jnp.int32),
+        trace,
+        trace,
+    )
+
+
+def next_temperature(beta: jax.Array, log_ratio: jax.Array, target: float) -> jax.Array:
+    """The inverse temperature at which the conditional ESS falls to `target`, by bisection.
+
+    Particles at which the target is 0 are lost at any temperature and do not count.
+    """
+    alive = jnp.sum(log_ratio > -jnp.inf)
+
+    def share(step: jax.Array) -> jax.Array:
+        log_weights = step * log_ratio
+        log_ess = 2 * logsumexp(log_weights) - logsumexp(2 * log_weights)
+        return jnp.exp(log_ess) / alive
+
+    def halve(_: int, ends: tuple) -> tuple:
+        low, high = ends
+        middle = 0.5 * (low + high)
+        is_fine = share(jnp.exp(middle)) > target
+        return jnp.where(is_fine, middle, low), jnp.where(is_fine, high, middle)
+
+    whole = 1 - beta
+    # On the log scale, because the first steps from a vague prior are tiny.
+    low, _ = lax.fori_loop(0, 40, halve, (jnp.log(whole) - 30.0, jnp.log(whole)))
+    step = jnp.where(share(whole) > target, whole, jnp.exp(low))
+    return jnp.where(step == whole, 1.0, beta + step)
+
+
+def _relative_variance(settings: SMC, log_normalised: jax.Array, step: jax.Array) -> jax.Array:
+    """Variance of the mean weight: independent particles at first, independent chains later."""
+    weights = jnp.exp(log_normalised)
+    particles = jnp.var(weights, ddof=1) / weights.size
+    if not settings.waste_free or settings.num_chains < 2:
+        return particles
+    chains = weights.reshape(settings.num_chains, settings.num_steps).mean(axis=1)
+    return jnp.where(step == 0, particles, jnp.var(chains, ddof=1) / settings.num_chains)
+
+
+def _adapted(
+    kernel: Any,
+    density: Density,
+    positions: jax.Array,
+    log_weights: jax.Array,
+    step_size: jax.Array,
+    tuning: Tuning,
+) -> Tuning:
+    """Covariance of the weighted particles, shrunk a little towards its diagonal."""
+    continuous = positions[:, : density.layout.num_continuous]
+    weights = jax.nn.softmax(log_weights)
+    center = weights @ continuous
+    deviations = continuous - center
+    covariance = (weights[:, None] * deviations).T @ deviations
+    effective = 1 / jnp.sum(weights**2)
+    dimension = max(continuous.shape[1], 1)
+    shrinkage = jnp.clip(dimension / effective, 0.01, 1.0)
+    variances = jnp.maximum(jnp.diag(covariance), 1e-12 * (1 + center**2))
+    covariance = (1 - shrinkage) * covariance + shrinkage * jnp.diag(variances)
+    factor = jnp.linalg.cholesky(covariance)
+    factor = jnp.where(jnp.isfinite(factor).all(), factor, jnp.diag(jnp.sqrt(variances)))
+    return Tuning(step_size, factor, center)
+
+
+def _move(
+    settings: SMC,
+    rng_key: jax.Array,
+    density: Density,
+    ancestors: tuple,
+    beta: jax.Array,
+    tuning: Tuning,
+) -> tuple:
+    """Markov chains from the ancestors at a temperature; their states, costs and start costs."""
+    kernel: Any = settings.kernel
+    point = PathPoint(beta, beta)
+
+    def chain(key: jax.Array, position: jax.Array, terms: Terms) -> tuple:
+        start, start_cost = kernel.init(density, position, terms, point)
+
+        def step(state: Any, step_key: jax.Array) -> tuple:
+            state, info = kernel.step(step_key, density, state, point, tuning)
+            kept = (state.position, state.terms) if settings.waste_free else ()
+            return state, (kept, info)
+
+        length = settings.num_steps - 1 if settings.waste_free else settings.num_steps
+        path: Any
+        last, path = lax.scan(step, start, jax.random.split(key, length))
+        states, info = path
+        if settings.waste_free:
+            states = jax.tree.map(
+                lambda first, rest: jnp.concatenate([first[None], rest]), (position, terms), states
+            )
+        else:
+            states = (last.position, last.terms)
+        return states, info, (start_cost.num_evaluations, start_cost.num_gradients)
+
+    keys = jax.random.split(rng_key, settings.num_chains)
+    states, info, start_cost = jax.vmap(chain)(keys, *ancestors)
+    if settings.waste_free:
+        count = settings.num_particles
+        states = jax.tree.map(lambda x: x.reshape(count, *x.shape[2:]), states)
+    return states, info, jax.tree.map(lambda x: x.sum(dtype=jnp.int32), start_cost)

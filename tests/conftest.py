@@ -1,0 +1,79 @@
+"""Strict JAX, one seed for the whole suite, and the account of its statistical assertions."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Generator
+from typing import Any
+
+# Most of the suite's time is compilation of small problems: optimise them less.
+os.environ["XLA_FLAGS"] = (
+    os.environ.get("XLA_FLAGS", "")
+    + " --xla_backend_optimization_level=0 --xla_llvm_disable_expensive_passes=true"
+)
+
+import hypothesis
+import jax
+import pytest
+import stats
+
+jax.config.update("jax_enable_x64", True)
+jax.config.update("jax_numpy_rank_promotion", "raise")
+
+hypothesis.settings.register_profile(
+    "estimand", deadline=None, derandomize=True, database=None, max_examples=25
+)
+hypothesis.settings.load_profile("estimand")
+
+SEED = int(os.environ.get("ESTIMAND_TEST_SEED", "0"))
+
+_ACCOUNT = "statistical_assertions"
+_made_by_workers = 0
+
+
+@pytest.fixture(scope="session")
+def seed() -> int:
+    """The seed of every random test; set by ``ESTIMAND_TEST_SEED``, and 0 without it."""
+    return SEED
+
+
+@pytest.fixture
+def rng_key(seed: int) -> jax.Array:
+    return jax.random.key(seed)
+
+
+def pytest_report_header() -> str:
+    return f"ESTIMAND_TEST_SEED={SEED}"
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport() -> Generator[None, Any, Any]:
+    report = yield
+    if report.failed:
+        report.sections.append(("seed", f"ESTIMAND_TEST_SEED={SEED}"))
+    return report
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_testnodedown(node: Any) -> None:
+    """With pytest-xdist every worker keeps an account of its own; the controller adds them up."""
+    global _made_by_workers
+    _made_by_workers += getattr(node, "workeroutput", {}).get(_ACCOUNT, 0)
+
+
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    made = stats.assertions_made()
+    if hasattr(session.config, "workeroutput"):
+        session.config.workeroutput[_ACCOUNT] = made
+    elif made + _made_by_workers > stats.MAX_ASSERTIONS:
+        session.exitstatus = pytest.ExitCode.TESTS_FAILED
+
+
+def pytest_terminal_summary(terminalreporter: Any) -> None:
+    made = stats.assertions_made() + _made_by_workers
+    if made > stats.MAX_ASSERTIONS:
+        terminalreporter.section("statistical assertions", red=True)
+        terminalreporter.line(
+            f"{made} comparisons were made and stats.MAX_ASSERTIONS is {stats.MAX_ASSERTIONS}: "
+            "the declared FAILURE_RATE does not hold. Raise MAX_ASSERTIONS."
+        )

@@ -1,0 +1,119 @@
+"""The one-way flow of modules, the core's imports, and the README's code."""
+
+from __future__ import annotations
+
+import ast
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+SOURCE = ROOT / "src" / "estimand"
+
+# Each module imports only from those before it.
+ORDER = (
+    "settings",
+    "compilation",
+    "program",
+    "density",
+    "schedule",
+    "resampling",
+    "kernels",
+    "evidence",
+    "annealed",
+    "smc",
+    "methods",
+    "posterior",
+    "mixture",
+    "adaptive",
+    "estimate",
+    "__init__",
+)
+# SciPy comes with JAX; it is imported where it is used, not with the package.
+CORE = {"jax", "numpyro", "numpy", "estimand", "scipy"}
+
+
+def imports_of(path: Path) -> set[str]:
+    found: set[str] = set()
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            found.update(alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{path.name} has a relative import"
+            assert node.module is not None
+            found.add(node.module)
+            if node.module == "estimand":
+                found.update(f"estimand.{alias.name}" for alias in node.names)
+    return found
+
+
+def test_every_module_has_its_place() -> None:
+    assert {path.stem for path in SOURCE.glob("*.py")} == set(ORDER)
+
+
+@pytest.mark.parametrize("module", ORDER)
+def test_modules_import_only_from_those_above(module: str) -> None:
+    for name in imports_of(SOURCE / f"{module}.py"):
+        if name.startswith("estimand."):
+            assert ORDER.index(name.split(".")[1]) < ORDER.index(module), (module, name)
+
+
+@pytest.mark.parametrize("module", ORDER)
+def test_core_imports_are_few(module: str) -> None:
+    for name in imports_of(SOURCE / f"{module}.py"):
+        top = name.split(".")[0]
+        assert top in CORE or top in sys.stdlib_module_names, (module, name)
+
+
+def test_import_brings_in_no_extra() -> None:
+    code = (
+        "import sys, estimand; "
+        "print([m for m in ('rich', 'matplotlib', 'xarray', 'scipy.stats', 'blackjax')"
+        " if m in sys.modules])"
+    )
+    plain = "import sys, numpyro; " + code.split("; ", 1)[1]
+    outputs = [
+        subprocess.run([sys.executable, "-c", text], capture_output=True, text=True, check=True)
+        for text in (code, plain)
+    ]
+    assert outputs[0].stdout == outputs[1].stdout
+
+
+def test_files_are_short() -> None:
+    for path in SOURCE.glob("*.py"):
+        assert len(path.read_text().splitlines()) <= 550, path.name
+
+
+def code_blocks(path: Path) -> list[str]:
+    return re.findall(r"```python\n(.*?)```", path.read_text(), flags=re.DOTALL)
+
+
+@pytest.mark.parametrize("path", ["README.md", "docs/methods.md"])
+def test_code_in_the_docs_runs(path: str) -> None:
+    blocks = code_blocks(ROOT / path)
+    assert blocks
+    namespace: dict = {}
+    for block in blocks:
+        exec(compile(block, path, "exec"), namespace)
+
+
+def test_links_in_the_docs_lead_somewhere() -> None:
+    for path in [*ROOT.glob("*.md"), *ROOT.glob("docs/*.md")]:
+        for target in re.findall(r"\]\(([^)#]+)", path.read_text()):
+            if not target.startswith("http"):
+                assert (path.parent / target).exists(), (path.name, target)
+
+
+def test_demo_prints_both_methods_and_the_truth() -> None:
+    result = subprocess.run(
+        [sys.executable, str(ROOT / "examples" / "demo.py")],
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=300,
+    )
+    for words in ("TABI + AnIS", "NUTS", "truth", "no_mass_found", "3.013e-06"):
+        assert words in result.stdout

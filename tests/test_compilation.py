@@ -1,0 +1,117 @@
+"""One compilation serves all three densities, every output and fresh data of the same shape."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import numpyro
+import numpyro.distributions as dist
+import pytest
+
+import estimand as ep
+from estimand.annealed import _anneal
+from estimand.compilation import CompilationClock
+from estimand.density import Density
+
+
+def regression(x: Any, y: Any, scale: float = 1.0) -> Any:
+    slope = numpyro.sample("slope", dist.Normal(0.0, 1.0))
+    sigma = numpyro.sample("sigma", dist.HalfNormal(scale))
+    with numpyro.plate("rows", 5):
+        numpyro.sample("y", dist.Normal(slope * x, sigma), obs=y)
+    return slope, slope**2, slope > 1.0
+
+
+X = np.linspace(-1.0, 1.0, 5)
+
+
+@pytest.mark.parametrize("kernel", [ep.RandomWalk(), ep.HMC(num_leapfrog=2)])
+def test_one_compilation_for_parts_outputs_data_and_step_sizes(kernel: Any) -> None:
+    program = ep.expectation(regression)
+    method = ep.TABI(ep.AnIS(num_samples=50, num_temperatures=5, kernel=kernel))
+    before = _anneal._cache_size()
+    ep.estimate_expectation(program(X, 2 * X, scale=1.0), method, throw=False)
+    assert _anneal._cache_size() == before + 1
+    with CompilationClock() as clock:
+        again = ep.estimate_expectation(program(X, 2 * X, scale=1.0), method, throw=False)
+        fresh = ep.estimate_expectation(program(X + 1, 3 * X, scale=2.0), method, throw=False)
+        field = "scale" if isinstance(kernel, ep.RandomWalk) else "step_size"
+        retuned = ep.TABI(
+            ep.AnIS(
+                num_samples=50,
+                schedule=ep.geometric(5),
+                kernel=dataclasses.replace(kernel, **{field: 0.3}),
+            )
+        )
+        ep.estimate_expectation(program(X, 2 * X, scale=1.0), retuned, throw=False)
+    assert clock.num_compilations == 0
+    assert _anneal._cache_size() == before + 1
+    assert fresh.value != again.value
+
+
+def test_other_shapes_compile_again() -> None:
+    @ep.expectation
+    def program(y: Any) -> Any:
+        x = numpyro.sample("x", dist.Normal(0.0, 1.0))
+        with numpyro.plate("rows", y.shape[0]):
+            numpyro.sample("y", dist.Normal(x, 1.0), obs=y)
+        return x
+
+    method = ep.TABI(ep.AnIS(num_samples=20, num_temperatures=3))
+
+    def compilations(y: np.ndarray) -> int:
+        with CompilationClock() as clock:
+            result = ep.estimate_expectation(program(y), method, throw=False)
+        assert result.compile_seconds > 0
+        return clock.num_compilations
+
+    assert compilations(np.zeros(3)) >= 1
+    assert compilations(np.zeros(4)) >= 1
+    assert compilations(np.ones(3)) == 0
+
+
+def test_model_is_traced_a_fixed_number_of_times() -> None:
+    calls = []
+
+    @ep.expectation
+    def program(y: float) -> Any:
+        calls.append(y)
+        x = numpyro.sample("x", dist.Normal(0.0, 1.0))
+        numpyro.sample("y", dist.Normal(x, 1.0), obs=y)
+        return x
+
+    bound = program(1.0)
+    assert len(calls) == 3
+    method = ep.TABI(ep.AnIS(num_samples=20, num_temperatures=3))
+    ep.estimate_expectation(bound, method, throw=False)
+    after_first = len(calls)
+    ep.estimate_expectation(bound, method, throw=False)
+    # A second estimate runs the model once, abstractly, for the places of its sites.
+    assert len(calls) == after_first + 1
+
+
+def test_clock_merges_nested_intervals() -> None:
+    clock = CompilationClock()
+    with clock:
+        clock.intervals.extend([(0.0, 2.0), (1.0, 1.5), (3.0, 4.0), (3.5, 5.0)])
+    assert clock.seconds == 4.0
+
+
+def test_clock_sees_compilations() -> None:
+    with CompilationClock() as outer:
+        with CompilationClock() as inner:
+            jax.jit(lambda x: jnp.sin(x) + 17.0)(jnp.ones(3)).block_until_ready()
+        assert inner.num_compilations >= 1
+    assert outer.num_compilations == inner.num_compilations
+    assert outer.seconds == inner.seconds > 0
+
+
+def test_density_is_a_pytree_with_static_layout() -> None:
+    program = ep.expectation(regression)
+    first, second = Density.of(program(X, X)), Density.of(program(X, 2 * X))
+    assert jax.tree.structure(first) == jax.tree.structure(second)
+    assert hash(first.layout) == hash(second.layout)

@@ -1,0 +1,398 @@
+"""Methods and estimates: values, errors, effective sample sizes, statuses."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import numpyro
+import numpyro.distributions as dist
+import pytest
+from stats import assert_coverage
+from truths import IMPROPER, PROBLEMS
+
+import estimand as ep
+from estimand.density import Density
+from estimand.evidence import Evidence, evidence_from_weights
+from estimand.methods import combine
+
+
+def bound(name: str) -> ep.Expectation:
+    problem = PROBLEMS[name]
+    return ep.expectation(problem.model)(*problem.args)
+
+
+def evidence(log_weights: Any) -> Evidence:
+    log_weights = jnp.asarray(log_weights, float)
+    zeros = jnp.zeros(log_weights.shape, jnp.int32)
+    return evidence_from_weights(log_weights, zeros[:, None], zeros + 1, zeros, zeros)
+
+
+def test_combination_by_hand(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    plus, minus, z2 = (np.log(rng.gamma(5.0, scale, 400)) for scale in (3.0, 1.0, 2.0))
+    figures = combine(evidence(plus), evidence(minus), evidence(z2))
+    a, b, c = (np.exp(weights) for weights in (plus, minus, z2))
+    value = (a.mean() - b.mean()) / c.mean()
+    relative = [x.var(ddof=1) / x.size / x.mean() ** 2 for x in (a, b, c)]
+    variance = (a.mean() ** 2 * relative[0] + b.mean() ** 2 * relative[1]) / c.mean() ** 2
+    variance += value**2 * relative[2]
+    assert figures.value == pytest.approx(value, rel=1e-12)
+    assert figures.standard_error == pytest.approx(math.sqrt(variance), rel=1e-12)
+    assert figures.status is ep.Status.ok
+    assert not figures.is_log_scale
+
+
+@pytest.mark.parametrize(
+    ("name", "estimator"),
+    [
+        ("figure1", ep.AnIS(num_samples=1000, num_temperatures=20, redraw=True)),
+        ("half_line", ep.AnIS(num_samples=500, num_temperatures=15)),
+        ("posterior_predictive_2d", ep.AnIS(num_samples=500, num_temperatures=30)),
+        ("cancellation", ep.ImportanceSampling(num_samples=4000)),
+    ],
+)
+def test_intervals_of_tabi_cover(name: str, estimator: Any, rng_key: jax.Array) -> None:
+    """500 runs, vmapped; each is combined as `TABI` does it."""
+    problem, runs = PROBLEMS[name], 500
+    density = Density.of(bound(name))
+
+    @jax.jit
+    @jax.vmap
+    def parts(sign: jax.Array, keys: jax.Array) -> Evidence:
+        part = dataclasses.replace(density, sign=sign)
+        return jax.vmap(estimator.estimate, in_axes=(0, None))(keys, part)
+
+    evidences = parts(jnp.array([1, -1, 0]), jax.random.split(rng_key, (3, runs)))
+    evidences = jax.tree.map(np.asarray, evidences)
+    lows, highs = [], []
+    expectation = bound(name)
+    assert expectation.output is not None
+    for run in range(runs):
+        plus, minus, z2 = (jax.tree.map(lambda x, p=p: x[p, run], evidences) for p in range(3))  # noqa: B023
+        figures = combine(plus, minus, z2)
+        estimate = make_estimate(expectation, figures)
+        low, high = estimate.interval(0.95)
+        lows.append(low)
+        highs.append(high)
+    assert_coverage(lows, highs, problem.value, 0.95, at_least=0.93)
+
+
+def make_estimate(expectation: ep.Expectation, figures: Any) -> ep.Estimate:
+    from estimand.methods import Run
+
+    assert expectation.output is not None
+    return ep.Estimate(
+        program=expectation.name,
+        method="by hand",
+        output=expectation.output,
+        run=Run((figures,), 0, 0, 0.0),
+        compile_seconds=0.0,
+        run_seconds=0.0,
+    )
+
+
+def test_result_has_everything_and_unpacks() -> None:
+    result = ep.estimate_expectation(bound("figure1"))
+    value, diagnostics = result
+    assert value == result.value
+    assert diagnostics["standard_error"] == result.standard_error > 0
+    assert abs(value - 2.5) < 5 * result.standard_error
+    low, high = result.interval(0.95)
+    assert low < value < high
+    wide = result.interval(0.99)
+    assert wide[0] < low
+    assert wide[1] > high
+    log_z = result.log_z
+    rebuilt = math.exp(log_z["Z1_plus"] - log_z["Z2"]) - math.exp(log_z["Z1_minus"] - log_z["Z2"])
+    assert rebuilt == pytest.approx(value, rel=1e-12)
+    assert result.num_evaluations == 3 * 1000 * 100
+    assert result.num_gradients == 0
+    assert result.compile_seconds >= 0
+    assert result.run_seconds > 0
+    assert result.status is ep.Status.ok
+    assert {name for name, _ in result.evidence} == {"gamma1_plus", "gamma1_minus", "gamma2"}
+    text = str(result)
+    assert f"{value:.6g}" in text
+    assert "95 % interval" in text
+    assert "300,000 evaluations" in text
+    with pytest.raises(ValueError, match="level"):
+        result.interval(1.5)
+
+
+def test_effective_sample_sizes_are_the_papers() -> None:
+    expectation, sampler = bound("figure1"), ep.AnIS(num_samples=500, num_temperatures=10)
+    tabi = ep.estimate_expectation(expectation, ep.TABI(sampler))
+    by_name = dict(tabi.evidence)
+
+    def ess(weights: np.ndarray) -> float:
+        return weights.sum() ** 2 / (weights**2).sum()
+
+    weights = {name: np.exp(np.asarray(e.log_weights)) for name, e in by_name.items()}
+    assert tabi.ess["Z1_plus"] == pytest.approx(ess(weights["gamma1_plus"]))
+    assert tabi.ess["Z2"] == pytest.approx(ess(weights["gamma2"]))
+    assert tabi.ess["Z1"] == min(tabi.ess["Z1_plus"], tabi.ess["Z1_minus"])
+    assert tabi.ess["min"] == min(tabi.ess["Z1"], tabi.ess["Z2"])
+
+    plain = ep.estimate_expectation(expectation, ep.SelfNormalised(sampler))
+    weighted = dict(plain.evidence)["gamma2"]
+    w = np.exp(np.asarray(weighted.log_weights))
+    f = np.asarray(weighted.positions)[:, 0] ** 3
+    assert plain.value == pytest.approx((w * f).sum() / w.sum())
+    assert plain.ess["Z2"] == pytest.approx(ess(w))
+    assert plain.ess["Z1"] == pytest.approx((w * f).sum() ** 2 / ((w * f) ** 2).sum())
+    assert plain.log_z["Z1_plus"] == pytest.approx(math.log(np.mean(w * np.maximum(f, 0))))
+
+    mcmc = ep.estimate_expectation(
+        expectation, ep.PosteriorMCMC(num_samples=500, kernel=ep.RandomWalk(scale=1.0))
+    )
+    assert mcmc.ess["Z2"] == 4 * 500
+    assert 1 < mcmc.ess["Z1"] < 4 * 500
+    assert math.isnan(mcmc.log_z["Z2"])
+
+
+@pytest.mark.parametrize("kernel", [None, ep.RandomWalk(scale=1.0), ep.HMC(step_size=0.3)])
+def test_posterior_mcmc_is_right_where_it_should_be(kernel: Any, rng_key: jax.Array) -> None:
+    method = ep.PosteriorMCMC(num_samples=4000, num_warmup=500, num_chains=4, kernel=kernel)
+    result = ep.estimate_expectation(bound("half_line"), method, rng_key=rng_key)
+    truth = PROBLEMS["half_line"].value
+    assert abs(result.value - truth) < 5 * result.standard_error
+    assert result.standard_error < 0.1 * abs(truth)
+    if kernel is None:
+        assert result.num_evaluations == 4 * 4000
+        assert result.num_gradients > 4 * 4500
+    elif isinstance(kernel, ep.RandomWalk):
+        assert result.num_evaluations == 4 * (1 + 4500 + 4000)
+
+
+def test_tabi_beats_the_baselines_at_equal_evaluations(rng_key: jax.Array) -> None:
+    """The paper's figure 3 (left), with its settings: 100 temperatures, 5 MH steps each."""
+    problem, expectation = PROBLEMS["posterior_predictive"], bound("posterior_predictive")
+    annealed = ep.AnIS(
+        num_samples=500,
+        num_temperatures=100,
+        num_steps=5,
+        kernel=ep.RandomWalk(scale=0.5**0.5),
+    )
+    methods = {
+        "TABI": ep.TABI(normaliser=annealed, positive=annealed, negative=ep.SKIP),
+        "AnIS": ep.SelfNormalised(dataclasses.replace(annealed, num_samples=1000)),
+        "MCMC": ep.PosteriorMCMC(
+            num_samples=400, num_warmup=100, num_chains=1000, kernel=ep.RandomWalk(scale=1.0)
+        ),
+    }
+    errors: dict[str, list[float]] = {name: [] for name in methods}
+    costs: dict[str, int] = {}
+    assert isinstance(problem.value, float)
+    for run in range(7):
+        for name, method in methods.items():
+            key = jax.random.fold_in(rng_key, run)
+            result = ep.estimate_expectation(expectation, method, rng_key=key, throw=False)
+            errors[name].append((result.value / problem.value - 1) ** 2)
+            costs[name] = result.num_evaluations
+    medians = {name: float(np.median(values)) for name, values in errors.items()}
+    assert costs["TABI"] < 1.01 * costs["AnIS"]
+    assert costs["TABI"] < 1.2 * costs["MCMC"]
+    assert medians["TABI"] < 0.1
+    assert medians["TABI"] < medians["AnIS"] / 10
+    assert medians["TABI"] < medians["MCMC"] / 10
+
+
+# --- several outputs, skipped parts, statuses ---
+
+
+def test_several_outputs_share_one_normaliser() -> None:
+    result = ep.estimate_expectation(bound("three_outputs"))
+    assert [name for name, _ in result.evidence].count("gamma2") == 1
+    assert len(result.evidence) == 1 + 2 * 3
+    for value, error, truth in zip(
+        result.value, result.standard_error, PROBLEMS["three_outputs"].value, strict=True
+    ):
+        assert abs(value - truth) < 5 * error
+
+
+def test_structured_outputs_keep_their_structure() -> None:
+    @ep.expectation
+    def program() -> Any:
+        x = numpyro.sample("x", dist.Normal(1.0, 1.0))
+        return {"pair": (x, x > 1.0), "powers": jnp.stack([x, x**2])}
+
+    method = ep.TABI(ep.ImportanceSampling(num_samples=20_000))
+    result = ep.estimate_expectation(program(), method)
+    assert set(result.value) == {"pair", "powers"}
+    assert result.value["pair"][1] == pytest.approx(0.5, abs=0.05)
+    np.testing.assert_allclose(result.value["powers"], [1.0, 2.0], rtol=0.1)
+    assert result.standard_error["powers"].shape == (2,)
+    low, high = result.interval()
+    assert (low["powers"] < result.value["powers"]).all()
+    assert (high["powers"] > result.value["powers"]).all()
+    assert "['powers'][1]" in str(result)
+
+
+def test_skipped_part() -> None:
+    sampler = ep.AnIS(num_samples=400, num_temperatures=20)
+    method = ep.TABI(normaliser=sampler, positive=sampler, negative=ep.SKIP)
+    result = ep.estimate_expectation(bound("posterior_predictive_2d"), method)
+    assert {name for name, _ in result.evidence} == {"gamma1_plus", "gamma2"}
+    assert result.log_z["Z1_minus"] == -math.inf
+    assert math.isnan(result.ess["Z1_minus"])
+    assert result.num_evaluations == 2 * 400 * 20
+    full = ep.estimate_expectation(bound("posterior_predictive_2d"), ep.TABI(sampler))
+    assert full.value == result.value
+    assert full.interval() == result.interval()
+
+
+@pytest.mark.parametrize(
+    ("make", "words"),
+    [
+        (lambda: ep.TABI(), ["normaliser"]),
+        (lambda: ep.TABI(normaliser=ep.AnIS(), positive=ep.AnIS()), ["negative"]),
+        (lambda: ep.TABI(normaliser=ep.SKIP, positive=ep.AnIS(), negative=ep.SKIP), ["Z2"]),
+        (
+            lambda: ep.TABI(normaliser=ep.AnIS(), positive=ep.SKIP, negative=ep.SKIP),
+            ["both parts skipped"],
+        ),
+        (lambda: ep.TABI(ep.RandomWalk()), ["estimator or SKIP", "RandomWalk"]),
+        (lambda: ep.SelfNormalised(3), ["estimator such as AnIS()"]),
+        (lambda: ep.PosteriorMCMC(num_samples=0), ["PosteriorMCMC", "num_samples"]),
+        (lambda: ep.PosteriorMCMC(kernel="NUTS"), ["kernel"]),
+    ],
+)
+def test_bad_methods_are_refused(make: Any, words: list[str]) -> None:
+    with pytest.raises((ValueError, TypeError)) as error:
+        make()
+    for word in words:
+        assert word in str(error.value)
+
+
+def test_nothing_found_is_never_zero_plus_minus_zero() -> None:
+    expectation = bound("normal_tail")
+    for method in (
+        ep.TABI(ep.AnIS(num_samples=100, num_temperatures=5)),
+        ep.SelfNormalised(ep.ImportanceSampling(num_samples=1000)),
+        ep.PosteriorMCMC(num_samples=500, kernel=ep.RandomWalk(scale=1.0)),
+    ):
+        with pytest.raises(ep.EstimationError, match="no_mass_found") as error:
+            ep.estimate_expectation(expectation, method)
+        result = error.value.estimate
+        assert result.status is ep.Status.no_mass_found
+        assert not result.status
+        assert result.standard_error == math.inf
+        assert "no mass found" in str(result)
+        low, high = result.interval()
+        assert (low, high) == (0.0, high)
+        assert high >= 3.4e-6
+        assert high < 0.01 or isinstance(method, ep.TABI)
+
+
+def test_low_effective_sample_size_is_reported() -> None:
+    expectation = bound("posterior_predictive")
+    method = ep.SelfNormalised(ep.ImportanceSampling(num_samples=1000))
+    result = ep.estimate_expectation(expectation, method, throw=False)
+    assert result.ess["Z1"] < 50
+    assert result.status in (ep.Status.low_ess, ep.Status.heavy_tailed)
+    with pytest.raises(ep.EstimationError):
+        ep.estimate_expectation(expectation, method)
+
+
+def test_a_negligible_part_does_not_spoil_the_status(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    healthy = evidence(np.log(rng.gamma(5.0, 1.0, 400)))
+    poor = rng.normal(0.0, 6.0, 400)
+    assert not evidence(poor).status
+    tiny = evidence(poor - np.max(poor) - 9.0)
+    assert combine(healthy, tiny, healthy).status is ep.Status.ok
+    large = evidence(poor - np.max(poor) + 9.0)
+    assert combine(healthy, large, healthy).status is not ep.Status.ok
+
+
+@pytest.mark.parametrize("name", IMPROPER)
+def test_expectations_that_do_not_exist_are_not_ok(name: str, rng_key: jax.Array) -> None:
+    expectation = ep.expectation(IMPROPER[name])()
+    for method in (
+        ep.TABI(ep.ImportanceSampling(num_samples=50_000)),
+        ep.SelfNormalised(ep.ImportanceSampling(num_samples=50_000)),
+    ):
+        result = ep.estimate_expectation(expectation, method, rng_key=rng_key, throw=False)
+        assert result.status in (ep.Status.heavy_tailed, ep.Status.low_ess)
+
+
+def test_nan_target_is_reported() -> None:
+    @ep.expectation
+    def program() -> Any:
+        x = numpyro.sample("x", dist.Normal(0.0, 1.0))
+        return jnp.log(x)
+
+    for method in (
+        ep.TABI(ep.AnIS(num_samples=100, num_temperatures=5)),
+        ep.SelfNormalised(ep.AnIS(num_samples=100, num_temperatures=5)),
+        ep.PosteriorMCMC(num_samples=100, kernel=ep.RandomWalk()),
+    ):
+        result = ep.estimate_expectation(program(), method, throw=False)
+        assert result.status is ep.Status.nan_density
+        with pytest.raises(ep.EstimationError, match="mend the program"):
+            ep.estimate_expectation(program(), method)
+
+
+def test_nuts_refuses_scaled_and_masked_latents() -> None:
+    """NumPyro scales their Jacobian too, or leaves them flat: another density than ours."""
+
+    @ep.expectation
+    def scaled() -> Any:
+        with numpyro.handlers.scale(scale=0.3):
+            x = numpyro.sample("x", dist.Gamma(2.0, 1.0))
+        return x
+
+    @ep.expectation
+    def masked() -> Any:
+        with numpyro.handlers.mask(mask=False):
+            x = numpyro.sample("x", dist.Gamma(2.0, 1.0))
+        return x
+
+    for program in (scaled, masked):
+        with pytest.raises(ep.ProgramError, match="'x'.*scaled or masked"):
+            ep.estimate_expectation(program(), ep.PosteriorMCMC())
+    walk = ep.PosteriorMCMC(num_samples=5000, kernel=ep.RandomWalk(scale=1.5))
+    result = ep.estimate_expectation(scaled(), walk)
+    assert abs(result.value - 13 / 3) < 5 * result.standard_error < 1.5
+
+
+def test_keys() -> None:
+    expectation = bound("figure1")
+    method = ep.TABI(ep.ImportanceSampling(num_samples=500))
+
+    def value(rng_key: Any) -> float:
+        return ep.estimate_expectation(expectation, method, rng_key=rng_key, throw=False).value
+
+    assert value(1) == value(1) == value(jax.random.key(1)) == value(jax.random.PRNGKey(1))
+    assert value(np.int64(1)) == value(1)
+    assert value(1) != value(2)
+    assert value(0) == ep.estimate_expectation(expectation, method, throw=False).value
+
+
+def test_log_evidence_of_any_model() -> None:
+    problem = PROBLEMS["half_line"]
+    expectation = bound("half_line")
+    sampler = ep.AnIS(num_samples=1000, num_temperatures=20)
+
+    def without_return(y: Any) -> None:
+        problem.model(y)
+
+    for evidence, truth in [
+        (ep.log_evidence(expectation, sampler), problem.log_z2),
+        (ep.log_evidence(without_return, sampler, model_args=problem.args), problem.log_z2),
+        (
+            ep.log_evidence(without_return, sampler, model_kwargs={"y": problem.args[0]}),
+            problem.log_z2,
+        ),
+        (ep.log_evidence(expectation.gamma1_plus, sampler), problem.log_z1_plus),
+        (ep.log_evidence(expectation.gamma1_minus, sampler), problem.log_z1_minus),
+    ]:
+        assert abs(float(evidence.log_z) - truth) < 5 * evidence.standard_error < 0.5  # type: ignore[operator]
+        assert "log Z" in str(evidence)
+    with pytest.raises(TypeError, match="arguments already"):
+        ep.log_evidence(expectation, sampler, model_args=(1,))

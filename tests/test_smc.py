@@ -1,0 +1,218 @@
+"""Sequential Monte Carlo and resampling: unbiased where claimed, and errors that cover."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import numpyro
+import numpyro.distributions as dist
+import pytest
+from stats import assert_coverage, assert_mean, assert_unbiased
+from test_evidence import PARTS, density_of, log_truth, many
+from truths import PROBLEMS
+
+import estimand as ep
+from estimand import resampling
+from estimand.smc import next_temperature
+
+SCHEMES = (
+    resampling.multinomial,
+    resampling.stratified,
+    resampling.systematic,
+    resampling.residual,
+)
+
+
+@pytest.mark.parametrize("scheme", SCHEMES)
+def test_resampling_is_unbiased(scheme: Callable, rng_key: jax.Array) -> None:
+    """Expected counts are the weights; a particle of weight 0 never lives on."""
+    log_weights = jnp.log(jnp.array([0.0, 0.5, 0.1, 0.0, 1.3, 0.02, 0.0]))
+    keys = jax.random.split(rng_key, 4000)
+    chosen = np.asarray(jax.vmap(lambda key: scheme(key, log_weights, 13))(keys))
+    counts = np.stack([(chosen == i).sum(axis=1) for i in range(7)], axis=1)
+    assert (counts[:, [0, 3, 6]] == 0).all()
+    expected = 13 * np.exp(np.asarray(log_weights)) / np.exp(np.asarray(log_weights)).sum()
+    assert_mean(counts[:, [1, 2, 4, 5]], expected[[1, 2, 4, 5]])
+
+
+@pytest.mark.parametrize("scheme", SCHEMES[1:])
+def test_low_variance_schemes_keep_whole_counts(scheme: Callable, rng_key: jax.Array) -> None:
+    log_weights = jnp.log(jnp.array([3.0, 1.0, 2.0, 2.0]))
+    for key in jax.random.split(rng_key, 20):
+        chosen = np.asarray(scheme(key, log_weights, 8))
+        np.testing.assert_array_equal(np.bincount(chosen, minlength=4), [3, 1, 2, 2])
+
+
+FIXED = {
+    "waste-free": ep.SMC(num_particles=120, num_steps=4, schedule=ep.linear(4), adapt=False),
+    "standard": ep.SMC(
+        num_particles=60, num_steps=2, waste_free=False, schedule=ep.linear(4), adapt=False
+    ),
+    "MALA": ep.SMC(
+        num_particles=120,
+        num_steps=4,
+        schedule=ep.linear(4),
+        adapt=False,
+        kernel=ep.MALA(step_size=0.6),
+        resampling=resampling.multinomial,
+    ),
+    "HMC": ep.SMC(
+        num_particles=120,
+        num_steps=4,
+        schedule=ep.linear(4),
+        adapt=False,
+        kernel=ep.HMC(step_size=0.3, num_leapfrog=3),
+        resampling=resampling.stratified,
+    ),
+    "IndependentT": ep.SMC(
+        num_particles=120,
+        num_steps=4,
+        schedule=ep.linear(4),
+        adapt=False,
+        kernel=ep.IndependentT(),
+        resampling=resampling.residual,
+    ),
+}
+
+
+@pytest.mark.parametrize("name", ["half_line", "dependent"])
+@pytest.mark.parametrize("kind", FIXED)
+def test_fixed_smc_is_unbiased(kind: str, name: str, rng_key: jax.Array) -> None:
+    """Fixed schedule and kernels: unbiased, also where the target is 0 on part of the space."""
+    problem = PROBLEMS[name]
+    results = many(FIXED[kind], density_of(problem), rng_key, 500)
+    for part, (log_z, _) in zip(PARTS, results, strict=True):
+        assert_unbiased(np.asarray(log_z), log_truth(problem, part))
+
+
+def test_fixed_smc_is_unbiased_with_discrete_sites(rng_key: jax.Array) -> None:
+    problem = PROBLEMS["branching"]
+    results = many(FIXED["waste-free"], density_of(problem), rng_key, 500)
+    for part, (log_z, _) in zip(PARTS, results, strict=True):
+        assert_unbiased(np.asarray(log_z), log_truth(problem, part))
+
+
+@pytest.mark.parametrize(
+    ("name", "kernel"),
+    [("half_line", None), ("simplex", ep.MALA()), ("posterior_predictive_2d", ep.IndependentT())],
+)
+def test_adaptive_smc_covers_by_islands(name: str, kernel: Any, rng_key: jax.Array) -> None:
+    """Student-t interval over 8 islands, adaptive temperatures and kernels."""
+    problem, islands = PROBLEMS[name], 8
+    settings = ep.SMC(num_particles=500, num_steps=10, kernel=kernel, num_islands=islands)
+    results = list(many(settings, density_of(problem), rng_key, 300))
+    for part, (log_z, relative_variance) in zip(PARTS, results, strict=True):
+        if log_truth(problem, part) == -math.inf:
+            continue
+        estimate = np.exp(np.asarray(log_z) - log_truth(problem, part))
+        error = estimate * np.sqrt(np.asarray(relative_variance))
+        reach = 2.3646 * error
+        assert_coverage(estimate - reach, estimate + reach, 1.0, at_least=0.9)
+
+
+def test_single_run_error_is_of_the_right_size(rng_key: jax.Array) -> None:
+    problem = PROBLEMS["half_line"]
+    settings = ep.SMC(num_particles=2000, num_steps=20)
+    results = list(many(settings, density_of(problem), rng_key, 200))
+    for part, (log_z, relative_variance) in zip(PARTS, results, strict=True):
+        ratios = np.exp(np.asarray(log_z) - log_truth(problem, part))
+        reported = math.sqrt(np.mean(relative_variance))
+        assert 0.7 < reported / ratios.std(ddof=1) < 1.4
+
+
+def test_next_temperature_meets_the_conditional_ess() -> None:
+    log_ratio = jnp.asarray(np.random.default_rng(0).normal(size=1000) * 30)
+
+    def share(step: float, values: jax.Array) -> float:
+        weights = np.exp(step * np.asarray(values) - np.max(step * np.asarray(values)))
+        return weights.sum() ** 2 / (weights**2).sum() / values.size
+
+    beta = float(next_temperature(jnp.asarray(0.1), log_ratio, 0.5))
+    assert share(beta - 0.1, log_ratio) == pytest.approx(0.5, abs=1e-3)
+    assert next_temperature(jnp.asarray(0.9), log_ratio * 1e-3, 0.5) == 1.0
+    dead = jnp.concatenate([log_ratio, jnp.full(500, -jnp.inf)])
+    assert float(next_temperature(jnp.asarray(0.1), dead, 0.5)) == pytest.approx(beta)
+
+
+def test_multimodal_target(rng_key: jax.Array) -> None:
+    """Two modes of weights 1:3 at distance 8, in 4 dimensions: both keep their mass."""
+
+    @ep.expectation
+    def program() -> Any:
+        x = numpyro.sample("x", dist.Normal(0.0, 4.0).expand([4]).to_event(1))
+        law = dist.MixtureSameFamily(
+            dist.Categorical(jnp.array([0.25, 0.75])),
+            dist.Normal(jnp.array([[-2.0] * 4, [2.0] * 4]), 0.5).to_event(1),
+        )
+        prior = dist.Normal(0.0, 4.0).expand([4]).to_event(1)
+        numpyro.factor("modes", law.log_prob(x) - prior.log_prob(x))
+        return x[0] > 0
+
+    density = ep.Density.of(program())
+    settings = ep.SMC(num_particles=2000, num_steps=20, num_islands=16)
+    evidence = settings.estimate(rng_key, density)
+    assert abs(float(evidence.log_z)) < 5 * evidence.standard_error < 0.5
+    share = np.mean(np.asarray(evidence.positions)[:, 0] > 0)
+    assert 0.6 < share < 0.9
+
+
+def test_nothing_to_find(rng_key: jax.Array) -> None:
+    density = density_of(PROBLEMS["normal_tail"]).part("gamma1_plus")
+    evidence = ep.SMC(num_particles=100, num_steps=10, num_islands=2).estimate(rng_key, density)
+    assert evidence.status is ep.Status.no_mass_found
+    assert evidence.log_z == -np.inf
+
+
+def test_same_key_same_result(rng_key: jax.Array) -> None:
+    density = density_of(PROBLEMS["half_line"])
+    settings = ep.SMC(num_particles=100, num_steps=10, num_islands=2)
+    first, second = (settings.estimate(rng_key, density) for _ in range(2))
+    jax.tree.map(np.testing.assert_array_equal, first, second)
+    other = settings.estimate(jax.random.fold_in(rng_key, 1), density)
+    assert other.log_z != first.log_z
+    jitted = jax.jit(settings.estimate)(rng_key, density)
+    np.testing.assert_allclose(jitted.log_z, first.log_z, rtol=1e-10)
+
+
+def test_as_a_tabi_estimator(rng_key: jax.Array) -> None:
+    problem = PROBLEMS["figure1"]
+    expectation = ep.expectation(problem.model)(*problem.args)
+    sampler = ep.SMC(num_particles=4000, num_steps=40, num_islands=8)
+    result = ep.estimate_expectation(expectation, ep.TABI(sampler), rng_key=rng_key)
+    assert abs(result.value - problem.value) < 5 * result.standard_error < 1.0  # type: ignore[operator]
+    plain = ep.estimate_expectation(expectation, ep.SelfNormalised(sampler), rng_key=rng_key)
+    assert abs(plain.value - problem.value) < 0.3  # type: ignore[operator]
+
+
+@pytest.mark.parametrize(
+    ("make", "words"),
+    [
+        (lambda: ep.SMC(num_particles=0), ["num_particles"]),
+        (lambda: ep.SMC(num_particles=100, num_steps=30), ["multiple", "100", "30"]),
+        (lambda: ep.SMC(conditional_ess=1.5), ["conditional_ess"]),
+        (lambda: ep.SMC(kernel=ep.NUTS()), ["RandomWalk, MALA, HMC or IndependentT"]),
+        (lambda: ep.SMC(schedule=[0.0, 0.5]), ["end at 1"]),
+        (lambda: ep.IndependentT(degrees_of_freedom=-1.0), ["degrees_of_freedom"]),
+    ],
+)
+def test_bad_settings_are_refused(make: Callable, words: list[str]) -> None:
+    with pytest.raises((ValueError, TypeError)) as error:
+        make()
+    for word in words:
+        assert word in str(error.value)
+
+
+def test_kernel_is_chosen_by_program() -> None:
+    assert ep.SMC().kernel_for(density_of(PROBLEMS["figure1"])) == ep.RandomWalk()
+    assert ep.SMC().kernel_for(density_of(PROBLEMS["posterior_predictive"])) == ep.MALA()
+    assert ep.SMC().kernel_for(density_of(PROBLEMS["branching"])) == ep.RandomWalk()
+    assert (
+        dataclasses.replace(ep.SMC(), kernel=ep.HMC()).kernel_for(density_of(PROBLEMS["figure1"]))
+        == ep.HMC()
+    )
