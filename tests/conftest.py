@@ -7,10 +7,7 @@ from collections.abc import Generator
 from typing import Any
 
 # Most of the suite's time is compilation of small problems: optimise them less.
-os.environ["XLA_FLAGS"] = (
-    os.environ.get("XLA_FLAGS", "")
-    + " --xla_backend_optimization_level=0 --xla_llvm_disable_expensive_passes=true"
-)
+os.environ["XLA_FLAGS"] = os.environ.get("XLA_FLAGS", "") + " --xla_backend_optimization_level=1"
 
 import hypothesis
 import jax

@@ -1,4 +1,4 @@
-"""Estimators of normalising constants: unbiased, with errors that cover, identical when repeated."""
+"""Estimators of normalising constants: unbiased, errors that cover, identical when repeated."""
 
 from __future__ import annotations
 
@@ -20,11 +20,12 @@ from truths import PROBLEMS, Problem
 import estimand as ep
 from estimand.density import Density
 from estimand.evidence import effective_sample_size, pareto_k
+from estimand.kernels import Kernel
 
 SHAPES = ("bounded", "half_line", "simplex", "dependent")
 PARTS = ("gamma1_plus", "gamma1_minus", "gamma2")
 
-KERNELS = {
+KERNELS: dict[str, Kernel] = {
     "RandomWalk": ep.RandomWalk(scale=0.8),
     "MALA": ep.MALA(step_size=0.6),
     "HMC": ep.HMC(step_size=0.25, num_leapfrog=4),
@@ -239,14 +240,20 @@ def test_nan_and_infinite_densities_are_counted(
 
 def test_path_is_kept_on_request(rng_key: jax.Array) -> None:
     density = density_of(PROBLEMS["figure1"])
-    settings = dict(num_samples=30, num_temperatures=7, kernel=ep.HMC(num_leapfrog=2))
-    plain = ep.AnIS(**settings).estimate(rng_key, density)  # type: ignore[arg-type]
-    kept = ep.AnIS(**settings, keep_path=True).estimate(rng_key, density)  # type: ignore[arg-type]
+    settings: dict[str, Any] = {
+        "num_samples": 30,
+        "num_temperatures": 7,
+        "kernel": ep.HMC(num_leapfrog=2),
+    }
+    plain = ep.AnIS(**settings).estimate(rng_key, density)
+    kept = ep.AnIS(**settings, keep_path=True).estimate(rng_key, density)
     assert plain.trace is not None
     assert kept.trace is not None
     assert plain.trace.positions is None
     assert plain.trace.acceptance_rate.shape == (6,)
     assert ((plain.trace.acceptance_rate > 0) & (plain.trace.acceptance_rate <= 1)).all()
+    assert kept.trace.positions is not None
+    assert kept.trace.log_weights is not None
     assert kept.trace.positions.shape == (30, 7, 1)
     np.testing.assert_array_equal(kept.trace.positions[:, -1], plain.positions)
     np.testing.assert_array_equal(kept.trace.log_weights[:, -1], plain.log_weights)
@@ -346,7 +353,7 @@ def test_pareto_k_of_light_weights(seed: int) -> None:
     [
         (lambda: ep.AnIS(num_samples=0), ["AnIS", "num_samples", "positive integer"]),
         (lambda: ep.AnIS(num_samples=-3), ["num_samples", "-3"]),
-        (lambda: ep.AnIS(num_samples=10.5), ["num_samples", "10.5"]),
+        (lambda: ep.AnIS(num_samples=10.5), ["num_samples", "10.5"]),  # type: ignore[arg-type]
         (lambda: ep.AnIS(num_temperatures=0), ["num_temperatures"]),
         (lambda: ep.AnIS(num_steps=0), ["num_steps"]),
         (lambda: ep.AnIS(batch_size=0), ["batch_size"]),
@@ -357,7 +364,7 @@ def test_pareto_k_of_light_weights(seed: int) -> None:
         (lambda: ep.AnIS(schedule=[0.1, 1.0]), ["start at 0"]),
         (lambda: ep.AnIS(schedule=[0.0, 0.9]), ["end at 1"]),
         (lambda: ep.AnIS(schedule=[0.0, float("nan"), 1.0]), ["increase strictly"]),
-        (lambda: ep.AnIS(kernel=0.5), ["kernel", "HMC()"]),
+        (lambda: ep.AnIS(kernel=0.5), ["kernel", "HMC()"]),  # type: ignore[arg-type]
         (lambda: ep.ImportanceSampling(num_samples=0), ["ImportanceSampling", "num_samples"]),
         (lambda: ep.ImportanceSampling(proposal=3), ["proposal", "guide"]),
     ],
@@ -371,7 +378,7 @@ def test_bad_settings_are_refused(make: Callable, words: list[str]) -> None:
 
 def test_counts_are_keyword_only() -> None:
     with pytest.raises(TypeError):
-        ep.AnIS(1000, 100)  # type: ignore[misc]
+        ep.AnIS(1000, 100)  # type: ignore[call-arg]
 
 
 def test_schedules() -> None:

@@ -130,6 +130,7 @@ def run_kernel(
             state, info = kernel.step(key, density, state, point, tuning)
             return state, info.acceptance
 
+        acceptance: jax.Array
         state, acceptance = jax.lax.scan(step, state, jax.random.split(key, steps))
         return state.position, acceptance.mean()
 
@@ -269,12 +270,15 @@ def test_tuning_arrays() -> None:
         (lambda: ep.RandomWalk(scale={"a": -1.0}), ["scale['a']", "positive"]),
         (lambda: ep.MALA(step_size=float("nan")), ["MALA", "step_size", "positive"]),
         (lambda: ep.HMC(num_leapfrog=0), ["HMC", "num_leapfrog", "positive integer"]),
-        (lambda: ep.NUTS(max_tree_depth=2.5), ["NUTS", "max_tree_depth", "positive integer"]),
+        (
+            lambda: ep.NUTS(max_tree_depth=2.5),  # type: ignore[arg-type]
+            ["NUTS", "max_tree_depth", "positive integer"],
+        ),
         (lambda: ep.HMC(metric=np.ones((2, 2, 2, 2))), ["HMC", "metric", "shape"]),
     ],
 )
 def test_bad_settings_are_refused(make: Callable, words: list[str]) -> None:
-    with pytest.raises(ValueError, match=".") as error:
+    with pytest.raises(ValueError, match=r".") as error:
         make()
     for word in words:
         assert word in str(error.value)
@@ -293,7 +297,7 @@ def test_bad_settings_are_refused(make: Callable, words: list[str]) -> None:
 )
 def test_settings_that_do_not_fit_the_program_are_refused(kernel: Any, words: list[str]) -> None:
     density = Density.of(ep.expectation(two_sites)())
-    with pytest.raises(ValueError, match=".") as error:
+    with pytest.raises(ValueError, match=r".") as error:
         ep.AnIS(num_temperatures=5, kernel=kernel).check(density)
     for word in words:
         assert word in str(error.value)

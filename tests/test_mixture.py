@@ -1,4 +1,4 @@
-"""Mixtures: densities that integrate to one, fits that find their components and do not collapse."""
+"""Mixtures: densities that integrate to one, fits that find components and do not collapse."""
 
 from __future__ import annotations
 

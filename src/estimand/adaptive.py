@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from typing import NamedTuple
+from typing import Any, NamedTuple, cast
 
 import jax
 import jax.numpy as jnp
@@ -37,6 +37,8 @@ MIN_EFFECTIVE = 400.0
 MAX_WEIGHT_SHARE = 0.002
 PROBE = 4096
 PILOT = 8192
+MAX_REFITS = 5
+MIN_REFIT = 100.0
 # Effective prior draws, at the least, from which a part is fitted without a scout.
 ENOUGH_FROM_PRIOR = 100.0
 FIRST_ROUND = 4096
@@ -63,6 +65,10 @@ class Part(NamedTuple):
 
 
 GAMMA2 = Part(0, 0)
+
+
+# Positions, log prior, log likelihood and outputs.
+_Found = tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]
 
 
 class Draws(NamedTuple):
@@ -134,7 +140,7 @@ class AdaptiveIS(Settings):
     relative_error: float = 0.01
     max_evaluations: int = 1_000_000
     num_replicates: int = 16
-    scout: SMC = dataclasses.field(default=SMC(num_particles=1500, num_steps=50, num_islands=5))
+    scout: SMC = dataclasses.field(default=SMC(num_particles=1000, num_steps=50, num_islands=5))
 
     def __post_init__(self) -> None:
         require_count("AdaptiveIS", "max_evaluations", self.max_evaluations)
@@ -168,7 +174,7 @@ class AdaptiveIS(Settings):
         self.check(density)
         part = Part(int(density.sign), int(density.output))
         work = _Work(self, rng_key, density, [part])
-        evidence = work.evidence(work.estimate(), part)
+        evidence: Any = work.evidence(work.estimate(), part)
         return evidence._replace(
             evaluations=np.asarray([work.num_evaluations]),
             gradients=np.asarray([work.num_gradients]),
@@ -185,7 +191,8 @@ class _Work:
         self.settings, self.density, self.parts = settings, density, parts
         # A smaller budget shrinks every stage, down to sizes below which no error can be had.
         scale = min(1.0, max(0.05, settings.max_evaluations / 1_000_000))
-        self.pilot_size, self.round_size = int(PILOT * scale), int(FIRST_ROUND * scale)
+        pilot = min(max(PILOT, 20 * _num_moments(density.dimension)), 5 * PILOT)
+        self.pilot_size, self.round_size = int(pilot * scale), int(FIRST_ROUND * scale)
         steps = settings.scout.num_steps
         chains = max(8, int(settings.scout.num_particles * scale) // steps)
         self.scout = dataclasses.replace(
@@ -219,7 +226,7 @@ class _Work:
         self.key, key = jax.random.split(self.key)
         return key
 
-    def _evaluate(self, positions: np.ndarray) -> tuple[np.ndarray, ...]:
+    def _evaluate(self, positions: np.ndarray) -> _Found:
         dtype = jnp.result_type(float)
         count = len(positions)
         self.num_evaluations += count
@@ -232,19 +239,19 @@ class _Work:
             np.concatenate([np.asarray(x, float) for x in column])[:count]
             for column in zip(*pieces, strict=True)
         ]
-        return positions, *found
+        return cast(_Found, (positions, *found))
 
     # --- explore ---
 
     def _explore(self) -> None:
         keys = jax.random.split(self._next_key(), PROBE)
-        found = [np.asarray(x, float) for x in _draw_prior(self.density, keys)]
+        drawn = _draw_prior(self.density, keys)
+        found = cast(_Found, tuple(np.asarray(x, float) for x in drawn))
         self.num_evaluations += PROBE
         probe = Draws(*found, log_proposal=found[1], replicate=np.zeros(PROBE, int))
         self.has_nan |= probe.nan_mass() > 0
         self.prior = mixtures.fit(probe.positions, np.zeros(PROBE), np.arange(PROBE), self.rng)
-        dimension = self.density.dimension
-        enough = max(ENOUGH_FROM_PRIOR, 10 * dimension * (dimension + 3))
+        enough = max(ENOUGH_FROM_PRIOR, 20 * _num_moments(self.density.dimension))
         for part in self.parts:
             log_weights = probe.log_weights(part)
             if not np.isfinite(log_weights).any():
@@ -271,20 +278,24 @@ class _Work:
     # --- fit ---
 
     def _refine(self) -> Proposal:
-        """Refits from pilot draws where they support it, then divides draws among the parts."""
-        shares = dict.fromkeys(self.groups, 1 / len(self.groups))
-        dimension = self.density.dimension
-        supported = max(MIN_EFFECTIVE, 2.5 * dimension * (dimension + 3))
-        for _ in range(2):
-            pilot = self._draw(Proposal(self.groups, shares, self.prior), self.pilot_size, 0)
-            for part, group in self.groups.items():
-                if _ess(pilot, part) > supported:
+        """Refits from pilot draws while that helps, then divides the draws among the parts."""
+        proposal = Proposal(
+            dict(self.groups), dict.fromkeys(self.groups, 1 / len(self.groups)), self.prior
+        )
+        pilot, best = self._draw(proposal, self.pilot_size, 0), -math.inf
+        for _ in range(MAX_REFITS):
+            sizes = {part: _ess(pilot, part) for part in proposal.groups}
+            if min(sizes.values()) < 1.1 * best:
+                break
+            best = min(sizes.values())
+            for part, group in proposal.groups.items():
+                if sizes[part] > max(MIN_REFIT, _num_moments(self.density.dimension)):
                     log_weights = pilot.log_weights(part)
                     self.groups[part] = mixtures.refit(
                         group, pilot.positions, log_weights, self.rng
                     )
-        proposal = Proposal(self.groups, shares, self.prior)
-        pilot = self._draw(proposal, self.pilot_size, 0)
+            proposal = proposal._replace(groups=dict(self.groups))
+            pilot = self._draw(proposal, self.pilot_size, 0)
         return proposal._replace(shares=self._allocate(proposal, pilot))
 
     def _draw(self, proposal: Proposal, count: int, replicate: int) -> Draws:
@@ -387,6 +398,11 @@ class _Work:
         if draws is None:
             return evidence
         return evidence._replace(relative_variance=jnp.asarray(_relative_variance(draws, part)))
+
+
+def _num_moments(dimension: int) -> int:
+    """Numbers in a mean and a covariance."""
+    return dimension * (dimension + 3) // 2
 
 
 # --- figures from draws ---

@@ -41,7 +41,8 @@ class Status(enum.Enum):
         "samples, more temperatures or a better kernel."
     )
     not_converged = (
-        "The Markov chains disagree with each other (R-hat above 1.05): run them longer."
+        "The estimate has not settled: the Markov chains disagree with each other (R-hat above "
+        "1.05), or the budget ran out before the asked error was reached. Allow more evaluations."
     )
     heavy_tailed = (
         "The weights are so heavy-tailed that their variance may not exist: take a proposal with "

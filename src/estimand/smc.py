@@ -167,7 +167,7 @@ def _run(settings: SMC, rng_key: jax.Array, density: Density, betas: Any, tuning
         chosen = settings.resampling(resample_key, increments, settings.num_chains)
         used = tuning
         if settings.adapt:
-            used = _adapted(kernel, density, cloud.positions, increments, cloud.step_size, tuning)
+            used = _adapted(density, cloud.positions, increments, cloud.step_size)
         ancestors = (cloud.positions[chosen], jax.tree.map(lambda x: x[chosen], cloud.terms))
         states, info, final = _move(settings, chain_key, density, ancestors, beta, used)
         acceptance = info.acceptance.mean()
@@ -254,12 +254,7 @@ def _relative_variance(settings: SMC, log_normalised: jax.Array, step: jax.Array
 
 
 def _adapted(
-    kernel: Any,
-    density: Density,
-    positions: jax.Array,
-    log_weights: jax.Array,
-    step_size: jax.Array,
-    tuning: Tuning,
+    density: Density, positions: jax.Array, log_weights: jax.Array, step_size: jax.Array
 ) -> Tuning:
     """Covariance of the weighted particles, shrunk a little towards its diagonal."""
     continuous = positions[:, : density.layout.num_continuous]
