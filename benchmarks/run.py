@@ -5,12 +5,16 @@ import json
 import pathlib
 import time
 
+import accuracy
 import cold_start
+import coverage
 import gradient_mode
 import throughput
 from measure import environment
 
 BENCHMARKS = {
+    "accuracy": accuracy.main,
+    "coverage": coverage.main,
     "cold_start": cold_start.main,
     "throughput": throughput.main,
     "gradient_mode": gradient_mode.main,

@@ -323,6 +323,19 @@ def test_right_in_both_precisions(kernel: str, x64: bool, seed: int) -> None:
             assert error < 5 * evidence.standard_error < 0.5
 
 
+def test_many_samples_in_single_precision(seed: int) -> None:
+    """Counts whose squares are beyond 32 bits."""
+    problem = PROBLEMS["half_line"]
+    with jax.enable_x64(False):
+        sampler = ep.ImportanceSampling(num_samples=200_000)
+        evidence = sampler.estimate(jax.random.key(seed), density_of(problem))
+        error = abs(float(evidence.log_z) - problem.log_z2)
+        assert error < 5 * evidence.standard_error < 0.05
+        result = ep.estimate_expectation(ep.expectation(problem.model)(*problem.args), rng_key=seed)
+        assert isinstance(problem.value, float)
+        assert abs(result.value - problem.value) < 5 * result.standard_error
+
+
 # --- weights ---
 
 

@@ -2,6 +2,7 @@
 
 from estimand.adaptive import AdaptiveIS
 from estimand.annealed import AnIS
+from estimand.auto import Auto
 from estimand.density import Density
 from estimand.estimate import Estimate, EstimationError, estimate_expectation, log_evidence
 from estimand.evidence import Evidence, ImportanceSampling, Status
@@ -23,6 +24,7 @@ __all__ = [
     "TABI",
     "AdaptiveIS",
     "AnIS",
+    "Auto",
     "Density",
     "Estimate",
     "EstimationError",

@@ -22,7 +22,7 @@ import numpy as np
 import numpyro.distributions as dist
 from jax.extend.core import jaxprs_in_params
 from numpyro import handlers
-from numpyro.distributions import biject_to
+from numpyro.distributions import biject_to, constraints
 
 from estimand.program import (
     PARTS,
@@ -91,6 +91,7 @@ class Coordinates:
     latent: Latent
     start: int
     shape: tuple[int, ...]
+    is_transformed: bool
 
     @property
     def stop(self) -> int:
@@ -121,6 +122,12 @@ class Layout:
     @property
     def discrete_sites(self) -> tuple[str, ...]:
         return tuple(site.latent.name for site in self.sites if site.latent.is_discrete)
+
+    @property
+    def is_transformed(self) -> np.ndarray:
+        """For every coordinate whether it is another one than the model's own."""
+        sizes = [math.prod(site.shape) for site in self.sites]
+        return np.repeat([site.is_transformed for site in self.sites], sizes)
 
     @property
     def improper_sites(self) -> tuple[str, ...]:
@@ -370,6 +377,11 @@ def _unconstrained_value(latent: Latent, site: dict) -> jax.Array:
     return jnp.nan_to_num(value, nan=jnp.nan, posinf=limit, neginf=-limit)
 
 
+def _is_real(support: Any) -> bool:
+    base = getattr(support, "base_constraint", support)
+    return base is constraints.real or support.is_discrete
+
+
 def _without_mask(fn: Any) -> Any:
     """The distribution of a latent site without mask.
 
@@ -388,6 +400,7 @@ def _without_mask(fn: Any) -> Any:
 def _coordinates(expectation: Expectation) -> tuple[Coordinates, ...]:
     """Places of the sites in the flat position, continuous ones first."""
     shapes: dict[str, tuple[int, ...]] = {}
+    transformed: dict[str, bool] = {}
 
     def draw(rng_key: jax.Array) -> None:
         with handlers.trace() as sites, drawing_from_prior(rng_key):
@@ -395,6 +408,7 @@ def _coordinates(expectation: Expectation) -> tuple[Coordinates, ...]:
         for latent in expectation.latents:
             try:
                 shapes[latent.name] = _unconstrained_value(latent, sites[latent.name]).shape
+                transformed[latent.name] = not _is_real(sites[latent.name]["fn"].support)
             except NotImplementedError as error:
                 raise ProgramError(
                     f"the support of site {latent.name!r} of program {expectation.name!r} has no "
@@ -404,7 +418,8 @@ def _coordinates(expectation: Expectation) -> tuple[Coordinates, ...]:
     jax.eval_shape(draw, jax.random.key(0))
     places, start = [], 0
     for latent in sorted(expectation.latents, key=lambda latent: latent.is_discrete):
-        places.append(Coordinates(latent, start, shapes[latent.name]))
+        name = latent.name
+        places.append(Coordinates(latent, start, shapes[name], transformed[name]))
         start = places[-1].stop
     return tuple(places)
 

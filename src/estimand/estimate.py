@@ -13,11 +13,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from estimand.annealed import AnIS
+from estimand.auto import Auto
 from estimand.compilation import CompilationClock
 from estimand.density import Density
 from estimand.evidence import Estimator, Evidence, Status
-from estimand.methods import CONFIDENCE, TABI, Figures, Method, Run, worst
+from estimand.methods import CONFIDENCE, Figures, Method, Run, worst
 from estimand.program import Expectation, ExpectationProgram, Output, bind
 
 
@@ -115,6 +115,7 @@ class Estimate:
             "message": self.status.value,
             "log_z": self.log_z,
             "ess": self.ess,
+            "notes": self.run.notes,
             "num_evaluations": self.num_evaluations,
             "num_gradients": self.num_gradients,
             "compile_seconds": self.compile_seconds,
@@ -141,6 +142,7 @@ class Estimate:
         cost = f"{self.num_evaluations:,} evaluations, {self.num_gradients:,} gradients"
         seconds = f"{self.compile_seconds:.2f} s compiling, {self.run_seconds:.2f} s running"
         lines.append(f"  {cost}; {seconds}")
+        lines.extend(f"  {note}" for note in self.run.notes)
         lines.append(f"  {self.status.value}")
         return "\n".join(lines)
 
@@ -176,11 +178,6 @@ class EstimationError(RuntimeError):
         self.estimate = estimate
 
 
-def default_method() -> Method:
-    """The method that `estimate_expectation` takes when none is given."""
-    return TABI(AnIS(num_samples=1000, num_temperatures=100))
-
-
 def estimate_expectation(
     expectation: Expectation,
     method: Method | None = None,
@@ -192,8 +189,8 @@ def estimate_expectation(
 
     Args:
         expectation: a program called with its data.
-        method: `TABI`, `SelfNormalised` or `PosteriorMCMC`; by default TABI with annealed
-            importance sampling.
+        method: `Auto` by default, which chooses the route itself; or `AdaptiveIS`, `TABI`,
+            `SelfNormalised`, `PosteriorMCMC`.
         rng_key: an int or a JAX key; the same key gives the same result.
         throw: raise `EstimationError` if the status is not `ok`; False returns the estimate, whose
             `status` must then be looked at.
@@ -205,7 +202,7 @@ def estimate_expectation(
         )
     if not isinstance(expectation, Expectation):
         raise TypeError(f"expected a bound expectation program, got {expectation!r}.")
-    method = default_method() if method is None else method
+    method = Auto() if method is None else method
     if not hasattr(method, "run"):
         hint = f" Did you mean TABI({type(method).__name__}(...))?" * hasattr(method, "estimate")
         raise TypeError(f"expected a method such as TABI(AnIS()), got {method!r}.{hint}")

@@ -124,7 +124,8 @@ class Evidence(NamedTuple):
             return Status.no_mass_found
         if self.pareto_k > MAX_PARETO_K:
             return Status.heavy_tailed
-        return Status.ok if self.ess >= MIN_ESS else Status.low_ess
+        is_precise = self.ess >= MIN_ESS and self.relative_variance <= 1 / MIN_ESS
+        return Status.ok if is_precise else Status.low_ess
 
     def __str__(self) -> str:
         number = f"log Z = {float(self.log_z):.6g} ± {self.standard_error:.2g}"
@@ -155,7 +156,7 @@ def evidence_from_weights(
     count = log_weights.shape[0]
     log_z = logsumexp(log_weights) - math.log(count)
     normalised = jnp.exp(log_weights - jnp.where(jnp.isfinite(log_z), log_z, 0.0))
-    variance = jnp.sum((normalised - 1) ** 2) / ((count - 1) * count) if count > 1 else jnp.inf
+    variance = jnp.var(normalised, ddof=1) / count if count > 1 else jnp.inf
     relative_variance = jnp.where(jnp.isfinite(log_z), variance, jnp.inf)
     return Evidence(
         log_z, relative_variance, log_weights, positions, evaluations, gradients, invalid, trace

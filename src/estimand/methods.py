@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+from collections.abc import Sequence
 from typing import Any, NamedTuple, Protocol
 
 import jax
@@ -54,6 +55,7 @@ class Run(NamedTuple):
     ess_z2: float
     log_z2: float = math.nan
     evidence: tuple[tuple[str, Evidence], ...] = ()
+    notes: tuple[str, ...] = ()
 
 
 class Method(Protocol):
@@ -126,13 +128,16 @@ class TABI:
                 assert estimator is not None
                 estimator.check(density)
 
-    def run(self, rng_key: jax.Array, density: Density) -> Run:
+    def run(
+        self, rng_key: jax.Array, density: Density, outputs: Sequence[int] | None = None
+    ) -> Run:
+        """Figures of all outputs, or of some of them."""
         assert self.normaliser is not None
-        count = density.num_outputs
-        keys = jax.random.split(rng_key, 1 + 2 * count)
+        outputs = range(density.num_outputs) if outputs is None else outputs
+        keys = jax.random.split(rng_key, 1 + 2 * density.num_outputs)
         z2 = self.normaliser.estimate(keys[0], density.part("gamma2"))
         evidence, figures = [("gamma2", z2)], []
-        for output in range(count):
+        for output in outputs:
             parts: dict[str, Evidence | None] = {}
             for number, (name, estimator) in enumerate(self._estimators().items()):
                 if isinstance(estimator, _Skip):
@@ -186,6 +191,7 @@ def combine(plus: Evidence | None, minus: Evidence | None, z2: Evidence) -> Figu
     return figures._replace(
         value=value,
         standard_error=error,
+        magnitude=sum(ratios.values()),
         status=worst([figures.status] if _has_nan(figures) else [p.status for p in material]),
         is_log_scale=len(with_mass) == 1,
     )

@@ -15,9 +15,12 @@ import numpy as np
 from jax.scipy.special import gammaln, logsumexp
 
 STUDENT_DEGREES = 5.0
+STUDENT_SHARE = 0.1
 COMPONENT_COUNTS = (1, 2, 4, 8, 16)
 # Points per free parameter that a fit needs before it may have that many components.
 POINTS_PER_PARAMETER = 3.0
+# Effective points that a group (a Markov chain) counts for at the most.
+POINTS_PER_GROUP = 10.0
 MAX_FIT_POINTS = 5000
 # Points whose density is evaluated at a time: one shape to compile.
 CHUNK = 4096
@@ -116,7 +119,7 @@ def _log_density(
     def component(
         weight: jax.Array, mean: jax.Array, inverse: jax.Array, nu: jax.Array
     ) -> jax.Array:
-        squares = jnp.sum(((points - mean) @ inverse.T) ** 2, axis=1)
+        squares = jnp.sum(((points - mean[None]) @ inverse.T) ** 2, axis=1)
         log_volume = -jnp.sum(jnp.log(jnp.diag(inverse)))
         gaussian = -0.5 * squares - 0.5 * dimension * math.log(2 * math.pi)
         is_gaussian = jnp.isinf(nu)
@@ -137,8 +140,6 @@ def fit(
     log_weights: np.ndarray,
     groups: np.ndarray,
     rng: np.random.Generator,
-    *,
-    student_share: float = 0.1,
 ) -> Mixture:
     """Fits a mixture to weighted points: Gaussians, and a Student-t law with the overall moments.
 
@@ -146,84 +147,95 @@ def fit(
     group (a Markov chain) are dependent and often equal: split at random they would reward
     components that sit on single points.
     """
-    weights = np.exp(log_weights - log_weights.max())
-    points, weights, groups = _thinned(points, weights, groups, rng)
-    center, root = _moments(points, weights)
-    whitened = np.linalg.solve(root, (points - center).T).T
+    effective, points, weights, groups = _thinned(points, log_weights, groups, rng)
+    effective = min(effective, POINTS_PER_GROUP * np.unique(groups).size)
+    center, root = _moments(points, weights, effective)
+    whitened = (points - center) @ np.linalg.inv(root).T
     held_out = _held_out(groups, rng)
     best, best_score = 1, -np.inf
     for count in COMPONENT_COUNTS:
-        if not _is_supported(count, weights[~held_out], points.shape[1]):
+        if not _is_supported(count, 0.75 * effective, points.shape[1]):
             break
         start = _starting_mixture(whitened[~held_out], weights[~held_out], count, rng)
-        candidate = _em(whitened[~held_out], weights[~held_out], start)
+        candidate = _em(whitened[~held_out], weights[~held_out], start, 0.75 * effective)
         score = _mean_log_density(candidate, whitened[held_out], weights[held_out])
         if score > best_score + 0.005:
             best, best_score = count, score
         elif count > 2 * best:
             break
     start = _starting_mixture(whitened, weights, best, rng)
-    return _with_student(_em(whitened, weights, start), center, root, student_share)
+    return _with_student(_em(whitened, weights, start, effective), center, root)
 
 
 def refit(
-    mixture: Mixture,
-    points: np.ndarray,
-    log_weights: np.ndarray,
-    rng: np.random.Generator,
-    *,
-    student_share: float = 0.1,
+    mixture: Mixture, points: np.ndarray, log_weights: np.ndarray, rng: np.random.Generator
 ) -> Mixture:
-    """A few more steps of the fit from new weighted points, with the same components."""
-    weights = np.exp(log_weights - log_weights.max())
-    points, weights, _ = _thinned(points, weights, np.arange(weights.size), rng)
-    center, root = _moments(points, weights)
-    inverse = np.linalg.inv(root)
+    """A few more steps of the fit from new weighted points, with the same components.
+
+    Covariances are averaged with the present ones, which count as some points per dimension: a
+    handful of effective points improves a fit and cannot ruin it.
+    """
+    names = np.arange(log_weights.size)
+    effective, points, weights, _ = _thinned(points, log_weights, names, rng)
     is_gaussian = np.isinf(mixture.degrees)
-    start = Mixture(
+    gaussians = Mixture(
         mixture.weights[is_gaussian] / mixture.weights[is_gaussian].sum(),
-        (mixture.means[is_gaussian] - center) @ inverse.T,
-        inverse @ mixture.factors[is_gaussian],
+        mixture.means[is_gaussian],
+        mixture.factors[is_gaussian],
         mixture.degrees[is_gaussian],
     )
-    whitened = (points - center) @ inverse.T
-    return _with_student(_em(whitened, weights, start, steps=8), center, root, student_share)
+    present = gaussians.factors @ gaussians.factors.transpose(0, 2, 1)
+    gaussians = _em(points, weights, gaussians, effective, prior=present, steps=8)
+    deviations = gaussians.means - gaussians.weights @ gaussians.means
+    within = np.einsum("k,kij,klj->il", gaussians.weights, gaussians.factors, gaussians.factors)
+    between = (gaussians.weights[:, None] * deviations).T @ deviations
+    center, root = gaussians.weights @ gaussians.means, np.linalg.cholesky(within + between)
+    whitening = np.linalg.inv(root)
+    whitened = Mixture(
+        gaussians.weights,
+        (gaussians.means - center) @ whitening.T,
+        whitening @ gaussians.factors,
+        gaussians.degrees,
+    )
+    return _with_student(whitened, center, root)
 
 
-def _with_student(
-    gaussians: Mixture, center: np.ndarray, root: np.ndarray, student_share: float
-) -> Mixture:
+def _with_student(gaussians: Mixture, center: np.ndarray, root: np.ndarray) -> Mixture:
     """Gaussians in whitened coordinates back in the original ones, and a Student-t beside them."""
     means = center + gaussians.means @ root.T
     gaussians = Mixture(gaussians.weights, means, root @ gaussians.factors, gaussians.degrees)
     student = Mixture(
-        np.array([student_share]),
+        np.array([STUDENT_SHARE]),
         center[None],
         # Wider than the moments: it is there for what the Gaussians leave out.
         1.2 * root[None],
         np.array([STUDENT_DEGREES]),
     )
-    return Mixture.join([gaussians.scaled(1 - student_share), student])
+    return Mixture.join([gaussians.scaled(1 - STUDENT_SHARE), student])
 
 
 def _thinned(
-    points: np.ndarray, weights: np.ndarray, groups: np.ndarray, rng: np.random.Generator
-) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    points: np.ndarray, log_weights: np.ndarray, groups: np.ndarray, rng: np.random.Generator
+) -> tuple[float, np.ndarray, np.ndarray, np.ndarray]:
+    """Effective number of points, and at most `MAX_FIT_POINTS` of them with their weights."""
+    weights = np.exp(log_weights - log_weights.max())
+    effective = float(weights.sum() ** 2 / np.sum(weights**2))
     alive = weights > 0
     points, weights, groups = points[alive], weights[alive], groups[alive]
     if weights.size > MAX_FIT_POINTS:
         chance = weights / weights.sum()
         chosen = rng.choice(weights.size, MAX_FIT_POINTS, p=chance, replace=True)
         points, groups, weights = points[chosen], groups[chosen], np.ones(MAX_FIT_POINTS)
-    return points, weights / weights.sum(), groups
+    return min(effective, MAX_FIT_POINTS), points, weights / weights.sum(), groups
 
 
-def _moments(points: np.ndarray, weights: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+def _moments(
+    points: np.ndarray, weights: np.ndarray, effective: float
+) -> tuple[np.ndarray, np.ndarray]:
     """Weighted mean and Cholesky factor of the covariance, regularised to be positive."""
     center = weights @ points
     deviations = points - center
     covariance = (weights[:, None] * deviations).T @ deviations
-    effective = 1 / np.sum(weights**2)
     shrinkage = min(1.0, max(1e-3, points.shape[1] / effective))
     variances = np.maximum(np.diag(covariance), 1e-12 * (1 + center**2))
     covariance = (1 - shrinkage) * covariance + shrinkage * np.diag(variances)
@@ -237,8 +249,7 @@ def _held_out(groups: np.ndarray, rng: np.random.Generator) -> np.ndarray:
     return held_out if 0 < held_out.sum() < held_out.size else np.arange(groups.size) % 4 == 0
 
 
-def _is_supported(count: int, weights: np.ndarray, dimension: int) -> bool:
-    effective = weights.sum() ** 2 / np.sum(weights**2)
+def _is_supported(count: int, effective: float, dimension: int) -> bool:
     parameters = count * (1 + dimension + dimension * (dimension + 1) / 2)
     return count == 1 or effective > POINTS_PER_PARAMETER * parameters
 
@@ -280,17 +291,28 @@ def _prior_variance(count: int, dimension: int) -> float:
     return 1.0 if count == 1 else 0.3 / count ** (1.0 / dimension)
 
 
-def _em(points: np.ndarray, weights: np.ndarray, start: Mixture, steps: int = 60) -> Mixture:
-    """Weighted expectation maximisation in whitened coordinates.
+def _em(
+    points: np.ndarray,
+    weights: np.ndarray,
+    start: Mixture,
+    effective: float,
+    *,
+    prior: np.ndarray | None = None,
+    steps: int = 60,
+) -> Mixture:
+    """Weighted expectation maximisation.
 
-    Every covariance is pulled towards a fraction of the identity by a prior of some points, so
-    that no component can collapse onto a few of them.
+    The weights count as `effective` points. Every covariance is averaged with a prior one (by
+    default a fraction of the identity, for whitened coordinates) that counts as two points per
+    dimension, so that no component can collapse onto a few points.
     """
-    total, dimension = points.shape
+    dimension = points.shape[1]
     mixture, count = start, start.size
-    weights = weights * total / weights.sum()
-    prior_points = dimension + 1.0
-    spread = _prior_variance(count, dimension) * np.eye(dimension)
+    weights = weights * effective / weights.sum()
+    prior_points = 2.0 * dimension
+    if prior is None:
+        prior = _prior_variance(count, dimension) * np.eye(dimension)
+        prior = np.broadcast_to(prior, (count, dimension, dimension))
     last = -np.inf
     for _ in range(1 if count == 1 else steps):
         columns = _component_log_densities(mixture, points)
@@ -305,7 +327,7 @@ def _em(points: np.ndarray, weights: np.ndarray, start: Mixture, steps: int = 60
         for k in range(count):
             deviations = points - means[k]
             scatter = (responsibilities[:, k, None] * deviations).T @ deviations
-            covariance = (scatter + prior_points * spread) / (mass[k] + prior_points)
+            covariance = (scatter + prior_points * prior[k]) / (mass[k] + prior_points)
             factors[k] = np.linalg.cholesky(covariance)
         mixture = Mixture((mass + 1.0) / (mass.sum() + count), means, factors, mixture.degrees)
         if abs(score - last) < 1e-3:

@@ -260,7 +260,7 @@ def _adapted(
     continuous = positions[:, : density.layout.num_continuous]
     weights = jax.nn.softmax(log_weights)
     center = weights @ continuous
-    deviations = continuous - center
+    deviations = continuous - center[None]
     covariance = (weights[:, None] * deviations).T @ deviations
     effective = 1 / jnp.sum(weights**2)
     dimension = max(continuous.shape[1], 1)
