@@ -25,6 +25,7 @@ ORDER = (
     "evidence",
     "annealed",
     "smc",
+    "bridge",
     "methods",
     "posterior",
     "mixture",

@@ -98,7 +98,8 @@ def make_estimate(expectation: ep.Expectation, figures: Any) -> ep.Estimate:
 
 
 def test_result_has_everything_and_unpacks() -> None:
-    result = ep.estimate_expectation(bound("figure1"))
+    method = ep.TABI(ep.AnIS(num_samples=1000, num_temperatures=100))
+    result = ep.estimate_expectation(bound("figure1"), method)
     value, diagnostics = result
     assert value == result.value
     assert diagnostics["standard_error"] == result.standard_error > 0
@@ -208,7 +209,7 @@ def test_tabi_beats_the_baselines_at_equal_evaluations(rng_key: jax.Array) -> No
 
 
 def test_several_outputs_share_one_normaliser() -> None:
-    result = ep.estimate_expectation(bound("three_outputs"))
+    result = ep.estimate_expectation(bound("three_outputs"), ep.TABI(ep.AnIS(redraw=True)))
     assert [name for name, _ in result.evidence].count("gamma2") == 1
     assert len(result.evidence) == 1 + 2 * 3
     truths = PROBLEMS["three_outputs"].value

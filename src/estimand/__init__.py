@@ -3,6 +3,7 @@
 from estimand.adaptive import AdaptiveIS
 from estimand.annealed import AnIS
 from estimand.auto import Auto
+from estimand.bridge import BridgeSampling
 from estimand.density import Density
 from estimand.estimate import Estimate, EstimationError, estimate_expectation, log_evidence
 from estimand.evidence import Evidence, ImportanceSampling, Status
@@ -25,6 +26,7 @@ __all__ = [
     "AdaptiveIS",
     "AnIS",
     "Auto",
+    "BridgeSampling",
     "Density",
     "Estimate",
     "EstimationError",

@@ -1,0 +1,208 @@
+"""Warp bridge sampling: the evidence of a density from Markov-chain draws of it.
+
+Meng and Wong (1996) for the estimator, Meng and Schilling (2002) for the warp. The draws are
+standardised by a mean and covariance fitted to half of them and made symmetric about the mean;
+the other half is bridged to a standard normal law.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from numpyro import infer
+from numpyro.diagnostics import effective_sample_size as autocorrelation_size
+from numpyro.diagnostics import split_gelman_rubin
+
+from estimand.density import Density, PathPoint
+from estimand.evidence import Evidence, log_mean
+from estimand.program import ProgramError
+from estimand.settings import Settings, require_count
+
+MAX_R_HAT = 1.05
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, repr=False)
+class BridgeSampling(Settings):
+    """Warp bridge sampling of draws by NumPyro's NUTS, or of draws that one already has.
+
+    Strong in high dimension where NUTS explores the density well; blind, like NUTS, to a mode that
+    no chain visits. It works on the host between compiled pieces and cannot itself be jitted.
+
+    Args:
+        num_samples: draws kept from each chain.
+        num_warmup: draws discarded from the start of each chain.
+        num_chains: independent chains, run side by side.
+        draws: draws of γ2 instead, as ``mcmc.get_samples(group_by_chain=True)`` gives them: a dict
+            of arrays by site with leading axes (chains, draws). They are of γ2 and serve no other
+            part: use them as ``log_evidence(..., BridgeSampling(draws=...))`` or as TABI's
+            `normaliser`.
+    """
+
+    num_samples: int = 2000
+    num_warmup: int = 1000
+    num_chains: int = 4
+    draws: Any = dataclasses.field(default=None, hash=False, compare=False)
+
+    def __post_init__(self) -> None:
+        for name in ("num_samples", "num_warmup", "num_chains"):
+            require_count("BridgeSampling", name, getattr(self, name))
+        if self.num_samples < 100:
+            raise ValueError("BridgeSampling: num_samples must be at least 100 for its error.")
+
+    def check(self, density: Density) -> None:
+        density.require_continuous("BridgeSampling")
+        if self.draws is None:
+            density.require_prior("BridgeSampling")
+            return
+        for place in density.layout.sites:
+            name = place.latent.name
+            if name not in self.draws:
+                raise ProgramError(
+                    f"BridgeSampling: draws has no entry for site {name!r} of program "
+                    f"{density.name!r}."
+                )
+            shape = jnp.shape(self.draws[name])
+            if len(shape) < 2 or shape[2:] != place.latent.shape:
+                raise ProgramError(
+                    f"BridgeSampling: draws of site {name!r} have shape {shape}; expected "
+                    f"(chains, draws, *{place.latent.shape}), as group_by_chain=True gives them."
+                )
+
+    def estimate(self, rng_key: jax.Array, density: Density) -> Evidence:
+        self.check(density)
+        chain_key, normal_key = jax.random.split(rng_key)
+        if self.draws is None:
+            positions, num_gradients = self._sample(chain_key, density)
+        else:
+            if int(density.sign):
+                raise ProgramError(
+                    f"BridgeSampling: the given draws are of γ2 of program {density.name!r} and "
+                    "cannot serve another part; leave out draws= there."
+                )
+            latents = {
+                site.latent.name: self.draws[site.latent.name] for site in density.layout.sites
+            }
+            positions, num_gradients = np.asarray(_unconstrain(density, latents), float), 0
+        return _bridge(normal_key, density, positions, num_gradients)
+
+    def _sample(self, rng_key: jax.Array, density: Density) -> tuple[np.ndarray, int]:
+        start_key, run_key = jax.random.split(rng_key)
+        starts = _starts(density, start_key, self.num_chains)
+        mcmc = infer.MCMC(
+            infer.NUTS(potential_fn=lambda position: -_log_density(density, position)),
+            num_warmup=self.num_warmup,
+            num_samples=self.num_samples,
+            num_chains=self.num_chains,
+            chain_method="vectorized",
+            progress_bar=False,
+        )
+        extra = ("num_steps",)
+        starts = starts[0] if self.num_chains == 1 else starts
+        mcmc.warmup(run_key, init_params=starts, collect_warmup=True, extra_fields=extra)
+        steps = np.asarray(mcmc.get_extra_fields()["num_steps"]).sum(dtype=np.int64)
+        mcmc.run(mcmc.post_warmup_state.rng_key, extra_fields=extra)
+        steps += np.asarray(mcmc.get_extra_fields()["num_steps"]).sum(dtype=np.int64)
+        return np.asarray(mcmc.get_samples(group_by_chain=True), float), int(steps)
+
+
+def _log_density(density: Density, position: jax.Array) -> jax.Array:
+    one = jnp.ones((), position.dtype)
+    return PathPoint(one, one).log_density(density.terms(position))
+
+
+@jax.jit
+def _log_densities(density: Density, positions: jax.Array) -> jax.Array:
+    return jax.vmap(lambda position: _log_density(density, position))(positions)
+
+
+@jax.jit
+def _unconstrain(density: Density, latents: dict[str, jax.Array]) -> jax.Array:
+    return jax.vmap(jax.vmap(lambda values: density.terms_at(values)[0]))(latents)
+
+
+def _starts(density: Density, rng_key: jax.Array, count: int) -> jax.Array:
+    """The most likely of a few prior draws for each chain: dispersed, and of positive density."""
+    keys = jax.random.split(rng_key, (count, 256))
+    positions, terms = jax.jit(jax.vmap(jax.vmap(density.draw_prior)))(keys)
+    scores = jnp.where(terms.log_weight < jnp.inf, terms.log_weight, -jnp.inf)
+    best = jnp.argmax(scores, axis=1)
+    return jnp.take_along_axis(positions, best[:, None, None], axis=1)[:, 0]
+
+
+def _bridge(
+    rng_key: jax.Array, density: Density, positions: np.ndarray, num_gradients: int
+) -> Evidence:
+    """The first half of every chain fits the warp, the second is bridged."""
+    chains, length, dimension = positions.shape
+    half = length // 2
+    fitted = positions[:, :half].reshape(-1, dimension)
+    center = fitted.mean(axis=0)
+    covariance = np.cov(fitted, rowvar=False).reshape(dimension, dimension)
+    covariance += 1e-10 * np.diag(np.diag(covariance) + 1e-300)
+    factor = np.linalg.cholesky(covariance)
+    log_volume = np.log(np.diag(factor)).sum()
+    bridged = positions[:, half:]
+    size = chains * bridged.shape[1]
+    whitened = np.linalg.solve(factor, (bridged.reshape(size, dimension) - center).T).T
+    normals = np.asarray(jax.random.normal(rng_key, (size, dimension)), float)
+
+    def log_ratio(points: np.ndarray) -> np.ndarray:
+        """log of the warped density, symmetric about 0, over the standard normal one."""
+        sides = [
+            np.asarray(_log_densities(density, jnp.asarray(center + sign * points @ factor.T)))
+            for sign in (1.0, -1.0)
+        ]
+        log_normal = -0.5 * (points**2).sum(axis=1) - 0.5 * dimension * math.log(2 * math.pi)
+        return np.logaddexp(*sides) - math.log(2.0) + log_volume - log_normal
+
+    log_z, relative_variance = _meng_wong(
+        log_ratio(whitened).reshape(chains, -1), log_ratio(normals)
+    )
+    r_hat = np.max(np.asarray(split_gelman_rubin(bridged)))
+    if r_hat > MAX_R_HAT:
+        relative_variance = math.inf
+    count = chains * length
+    zeros = np.zeros(count, np.int64)
+    return Evidence(
+        log_z=jnp.asarray(log_z),
+        relative_variance=jnp.asarray(relative_variance),
+        log_weights=jnp.full(count, log_z),
+        positions=jnp.asarray(positions.reshape(count, dimension)),
+        evaluations=np.asarray([4 * size]),  # type: ignore[arg-type]
+        gradients=np.asarray([num_gradients]),  # type: ignore[arg-type]
+        invalid=zeros,  # type: ignore[arg-type]
+    )
+
+
+def _meng_wong(log_drawn: np.ndarray, log_normal: np.ndarray) -> tuple[float, float]:
+    """log Z and its relative variance from log density ratios at the draws and at normals.
+
+    `log_drawn` has shape (chains, draws); its effective size, by the autocorrelation of what is
+    averaged there, takes the place of its size in the optimal bridge.
+    """
+    log_z = float(np.median(log_drawn))
+    effective = float(log_drawn.size)
+    drawn_terms = log_drawn
+    for _ in range(3):
+        share = effective / (effective + log_normal.size)
+        log_shares = math.log(share), math.log1p(-share)
+        for _ in range(1000):
+            drawn_terms = -np.logaddexp(log_shares[0] + log_drawn - log_z, log_shares[1])
+            normal_terms = (
+                log_normal - log_z - np.logaddexp(log_shares[0] + log_normal - log_z, log_shares[1])
+            )
+            change = log_mean(normal_terms) - log_mean(drawn_terms)
+            log_z += change
+            if abs(change) < 1e-10:
+                break
+        values = np.exp(drawn_terms - drawn_terms.max())
+        effective = float(np.clip(autocorrelation_size(values), 2.0, values.size))
+    drawn, normal = np.exp(drawn_terms), np.exp(normal_terms)
+    variance = drawn.var() / drawn.mean() ** 2 / effective
+    variance += normal.var() / normal.mean() ** 2 / normal.size
+    return log_z, float(variance)
