@@ -17,10 +17,10 @@ demo: install
 	$(BIN)/python examples/demo.py
 
 test: install
-	$(BIN)/python -m pytest -n 2 --dist loadfile -m "not slow"
+	$(BIN)/python -m pytest -n 2 --dist worksteal -m "not slow"
 
 test-slow: install
-	$(BIN)/python -m pytest -n 2 --dist loadfile -m slow
+	$(BIN)/python -m pytest -n 2 --dist worksteal -m slow
 
 lint: install
 	$(BIN)/ruff check .

@@ -65,12 +65,14 @@ def test_a_funnel_is_not_trusted_to_the_mixture() -> None:
                 assert abs(value - truth) < 5 * error
 
 
+@pytest.mark.slow
 def test_funnel_prior() -> None:
     result = ep.estimate_expectation(ep.expectation(funnel)(), throw=False)
     assert abs(result.value - FUNNEL_TRUTH) < 5 * result.standard_error
     assert result.standard_error < 0.1 * FUNNEL_TRUTH
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", IMPROPER)
 def test_expectations_that_do_not_exist_are_not_ok(name: str) -> None:
     result = ep.estimate_expectation(ep.expectation(IMPROPER[name])(), throw=False)

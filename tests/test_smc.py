@@ -98,6 +98,7 @@ def test_fixed_smc_is_unbiased_with_discrete_sites(rng_key: jax.Array) -> None:
         assert_unbiased(np.asarray(log_z), log_truth(problem, part))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "kernel"),
     [("half_line", None), ("simplex", ep.MALA()), ("posterior_predictive_2d", ep.IndependentT())],

@@ -76,7 +76,7 @@ class Data:
 
     def __init__(self, leaves: list[Any], treedef: Any, is_array: tuple[bool, ...]):
         self.arrays = tuple(
-            jnp.asarray(leaf) for leaf, flag in zip(leaves, is_array, strict=True) if flag
+            _canonical_array(leaf) for leaf, flag in zip(leaves, is_array, strict=True) if flag
         )
         self.is_array = is_array
         self.treedef = treedef
@@ -96,6 +96,12 @@ class Data:
         dynamic, static = iter(arrays), iter(self._constants)
         leaves = [next(dynamic) if flag else next(static) for flag in self.is_array]
         return jax.tree.unflatten(self.treedef, leaves)
+
+
+def _canonical_array(leaf: Any) -> jax.Array:
+    """A number or array in the precision that JAX works in, never of weak type."""
+    array = leaf if isinstance(leaf, jax.Array) else np.asarray(leaf)
+    return jnp.asarray(array, jax.dtypes.canonicalize_dtype(array.dtype))
 
 
 def _constant_key(leaf: Any) -> Hashable:
