@@ -121,3 +121,15 @@ def test_improper_prior_is_refused() -> None:
 def test_bad_settings_are_refused(settings: dict[str, Any], word: str) -> None:
     with pytest.raises(ValueError, match=word):
         ep.Auto(**settings)
+
+
+@pytest.mark.slow
+def test_a_hundred_dimensions() -> None:
+    """Beyond the mixture: bridge sampling of NUTS chains, E about 1e-46."""
+    problem = PROBLEMS["posterior_predictive"]
+    expectation = ep.expectation(problem.model)(np.full(100, 0.35))
+    result = ep.estimate_expectation(expectation, throw=False)
+    assert "bridge sampling" in result.run.notes[0]
+    truth = 1.27610307e-46
+    assert abs(result.value - truth) < 5 * result.standard_error
+    assert result.standard_error < 0.05 * truth

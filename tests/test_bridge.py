@@ -123,3 +123,10 @@ def test_refusals() -> None:
         ep.BridgeSampling(num_samples=10)
     with pytest.raises(ep.ProgramError, match="'m'"):
         ep.log_evidence(bound("branching"), ep.BridgeSampling())
+
+
+def test_a_part_without_mass_is_said_to_have_none() -> None:
+    sampler = ep.BridgeSampling(num_samples=200, num_warmup=200)
+    density = ep.Density.of(bound("posterior_predictive_2d")).part("gamma1_minus")
+    evidence = sampler.estimate(jax.random.key(0), density)
+    assert evidence.status is ep.Status.no_mass_found

@@ -19,7 +19,7 @@ from numpyro.diagnostics import effective_sample_size as autocorrelation_size
 from numpyro.diagnostics import split_gelman_rubin
 
 from estimand.density import Density, PathPoint
-from estimand.evidence import Evidence, log_mean
+from estimand.evidence import Evidence, evidence_from_weights, log_mean
 from estimand.program import ProgramError
 from estimand.settings import Settings, require_count
 
@@ -77,22 +77,25 @@ class BridgeSampling(Settings):
         self.check(density)
         chain_key, normal_key = jax.random.split(rng_key)
         if self.draws is None:
-            positions, num_gradients = self._sample(chain_key, density)
+            start_key, run_key = jax.random.split(chain_key)
+            starts, scores = _starts(density, start_key, self.num_chains)
+            if not np.isfinite(scores).all():
+                return _nothing_found(density, 256 * self.num_chains)
+            positions, num_gradients = self._sample(run_key, density, starts)
         else:
             if int(density.sign):
                 raise ProgramError(
                     f"BridgeSampling: the given draws are of γ2 of program {density.name!r} and "
                     "cannot serve another part; leave out draws= there."
                 )
-            latents = {
-                site.latent.name: self.draws[site.latent.name] for site in density.layout.sites
-            }
+            names = [site.latent.name for site in density.layout.sites]
+            latents = {name: jnp.asarray(self.draws[name]) for name in names}
             positions, num_gradients = np.asarray(_unconstrain(density, latents), float), 0
         return _bridge(normal_key, density, positions, num_gradients)
 
-    def _sample(self, rng_key: jax.Array, density: Density) -> tuple[np.ndarray, int]:
-        start_key, run_key = jax.random.split(rng_key)
-        starts = _starts(density, start_key, self.num_chains)
+    def _sample(
+        self, rng_key: jax.Array, density: Density, starts: jax.Array
+    ) -> tuple[np.ndarray, int]:
         mcmc = infer.MCMC(
             infer.NUTS(potential_fn=lambda position: -_log_density(density, position)),
             num_warmup=self.num_warmup,
@@ -103,7 +106,7 @@ class BridgeSampling(Settings):
         )
         extra = ("num_steps",)
         starts = starts[0] if self.num_chains == 1 else starts
-        mcmc.warmup(run_key, init_params=starts, collect_warmup=True, extra_fields=extra)
+        mcmc.warmup(rng_key, init_params=starts, collect_warmup=True, extra_fields=extra)
         steps = np.asarray(mcmc.get_extra_fields()["num_steps"]).sum(dtype=np.int64)
         mcmc.run(mcmc.post_warmup_state.rng_key, extra_fields=extra)
         steps += np.asarray(mcmc.get_extra_fields()["num_steps"]).sum(dtype=np.int64)
@@ -125,13 +128,22 @@ def _unconstrain(density: Density, latents: dict[str, jax.Array]) -> jax.Array:
     return jax.vmap(jax.vmap(lambda values: density.terms_at(values)[0]))(latents)
 
 
-def _starts(density: Density, rng_key: jax.Array, count: int) -> jax.Array:
-    """The most likely of a few prior draws for each chain: dispersed, and of positive density."""
+def _starts(density: Density, rng_key: jax.Array, count: int) -> tuple[jax.Array, jax.Array]:
+    """The most likely of 256 prior draws for each chain, and how likely it is."""
     keys = jax.random.split(rng_key, (count, 256))
     positions, terms = jax.jit(jax.vmap(jax.vmap(density.draw_prior)))(keys)
     scores = jnp.where(terms.log_weight < jnp.inf, terms.log_weight, -jnp.inf)
     best = jnp.argmax(scores, axis=1)
-    return jnp.take_along_axis(positions, best[:, None, None], axis=1)[:, 0]
+    starts = jnp.take_along_axis(positions, best[:, None, None], axis=1)[:, 0]
+    return starts, scores.max(axis=1)
+
+
+def _nothing_found(density: Density, num_evaluations: int) -> Evidence:
+    zeros = jnp.zeros(1, jnp.int32)
+    evidence = evidence_from_weights(
+        jnp.full(1, -jnp.inf), jnp.zeros((1, density.dimension)), zeros, zeros, zeros
+    )
+    return evidence._replace(evaluations=jnp.full(1, num_evaluations, jnp.int32))
 
 
 def _bridge(
