@@ -407,3 +407,20 @@ def test_log_evidence_of_any_model() -> None:
         assert "log Z" in str(evidence)
     with pytest.raises(TypeError, match="arguments already"):
         ep.log_evidence(expectation, sampler, model_args=(1,))
+
+
+@pytest.mark.parametrize("scale", [1e-300, 1e300])
+def test_scales_near_the_ends_of_floating_point(scale: float) -> None:
+    @ep.expectation
+    def program() -> Any:
+        x = numpyro.sample("x", dist.Normal(1.0, 1.0))
+        return scale * x**2
+
+    for method in (
+        None,
+        ep.TABI(ep.AnIS(num_temperatures=20)),
+        ep.SelfNormalised(ep.ImportanceSampling(num_samples=2000)),
+        ep.PosteriorMCMC(num_samples=2000, kernel=ep.RandomWalk(scale=1.5)),
+    ):
+        result = ep.estimate_expectation(program(), method)
+        assert abs(result.value / scale - 2.0) < 5 * result.standard_error / scale < 0.5

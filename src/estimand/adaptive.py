@@ -27,7 +27,7 @@ from estimand.evidence import (
     log_mean,
     pareto_k,
 )
-from estimand.methods import Figures, Run, worst
+from estimand.methods import LOG_MAX, Figures, Run, worst
 from estimand.mixture import CHUNK, Mixture
 from estimand.settings import Settings, require_count
 from estimand.smc import SMC
@@ -179,6 +179,8 @@ class AdaptiveIS(Settings):
         part = Part(int(density.sign), int(density.output))
         work = _Work(self, rng_key, density, [part])
         evidence: Any = work.evidence(work.estimate(), part)
+        if part in work.missed:
+            evidence = evidence._replace(relative_variance=jnp.asarray(jnp.inf))
         return evidence._replace(
             evaluations=np.asarray([work.num_evaluations]),
             gradients=np.asarray([work.num_gradients]),
@@ -437,21 +439,25 @@ def _figures(draws: Draws, output: int) -> Figures:
     log_z = [log_mean(weights) for weights in log_weights]
     if log_z[0] == -math.inf or max(log_z[1:]) == -math.inf:
         return Figures(0.0, math.inf, Status.no_mass_found, 0.0)
-    z2, plus, minus = (
-        _replicate_means(draws, np.exp(weights - log_z[0])) for weights in log_weights
+    # Relative to the larger part, so that no scale of f under- or overflows.
+    log_scale = max(log_z[1:])
+    z2 = _replicate_means(draws, np.exp(log_weights[0] - log_z[0]))
+    plus, minus = (
+        _replicate_means(draws, np.exp(weights - log_scale)) for weights in log_weights[1:]
     )
-    value = float(plus.mean() - minus.mean())
-    residuals = plus - minus - value * z2
+    relative = plus.mean() - minus.mean()
+    residuals = plus - minus - relative * z2
+    scale = math.exp(min(log_scale - log_z[0], LOG_MAX))
     sizes = [effective_sample_size(weights) for weights in log_weights]
     present = [size for size, part in zip(sizes[1:], log_z[1:], strict=True) if part > -math.inf]
     return Figures(
-        value=value,
-        standard_error=float(residuals.std(ddof=1) / math.sqrt(residuals.size)),
+        value=float(relative * scale),
+        standard_error=float(residuals.std(ddof=1) / math.sqrt(residuals.size) * scale),
         status=Status.ok,
         ess_z1=min(present),
         is_log_scale=len(present) == 1,
         degrees=float(residuals.size - 1),
-        magnitude=float(plus.mean() + minus.mean()),
+        magnitude=float((plus.mean() + minus.mean()) * scale),
         log_z1_plus=log_z[1],
         log_z1_minus=log_z[2],
         ess_z1_plus=sizes[1],
@@ -481,7 +487,7 @@ def _judged(work: _Work, draws: Draws | None, output: int) -> Figures:
     statuses = []
     for part in (GAMMA2, Part(1, output), Part(-1, output)):
         log_weights = draws.log_weights(part)
-        share = math.exp(log_mean(log_weights) - log_z2)
+        share = math.exp(min(log_mean(log_weights) - log_z2, 700.0))
         # A part does not matter while the error dwarfs all of it.
         if part == GAMMA2 or share > 0.5 * figures.standard_error:
             statuses.append(_part_status(log_weights, part in work.missed))

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import sys
 from collections.abc import Sequence
 from typing import Any, NamedTuple, Protocol
 
@@ -27,6 +28,7 @@ from estimand.evidence import (
 )
 
 CONFIDENCE = 0.95
+LOG_MAX = math.log(sys.float_info.max) - 1
 
 
 class Figures(NamedTuple):
@@ -179,26 +181,25 @@ def combine(plus: Evidence | None, minus: Evidence | None, z2: Evidence) -> Figu
     if not with_mass or not np.isfinite(z2.log_z):
         return figures
 
-    log_z2, v2 = float(z2.log_z), float(z2.relative_variance)
-    ratios = {id(part): math.exp(float(part.log_z) - log_z2) for part in with_mass}
-    value = math.exp(log_plus - log_z2) - math.exp(log_minus - log_z2)
-    variance = value**2 * v2 + sum(
-        ratios[id(part)] ** 2 * float(part.relative_variance) for part in with_mass
+    # Relative to the larger part, so that no scale of f overflows.
+    log_scale = max(log_plus, log_minus)
+    sizes = [math.exp(float(part.log_z) - log_scale) for part in with_mass]
+    relative = math.exp(log_plus - log_scale) - math.exp(log_minus - log_scale)
+    variance = relative**2 * float(z2.relative_variance) + sum(
+        size**2 * float(part.relative_variance) for size, part in zip(sizes, with_mass, strict=True)
     )
     error = math.sqrt(variance)
     # An untrusted part does not matter while the other parts' error dwarfs all of it.
-    material = [z2] + [part for part in with_mass if ratios[id(part)] > 0.5 * error]
+    material = [part for size, part in zip(sizes, with_mass, strict=True) if size > 0.5 * error]
+    statuses = [part.status for part in (z2, *material)]
+    scale = float(np.exp(np.minimum(log_scale - float(z2.log_z), LOG_MAX)))
     return figures._replace(
-        value=value,
-        standard_error=error,
-        magnitude=sum(ratios.values()),
-        status=worst([figures.status] if _has_nan(figures) else [p.status for p in material]),
+        value=relative * scale,
+        standard_error=error * scale,
+        magnitude=sum(sizes) * scale,
+        status=figures.status if figures.status is Status.nan_density else worst(statuses),
         is_log_scale=len(with_mass) == 1,
     )
-
-
-def _has_nan(figures: Figures) -> bool:
-    return figures.status is Status.nan_density
 
 
 _GRAVITY = (
@@ -268,7 +269,7 @@ def _weighted_figures(log_weights: np.ndarray, f: np.ndarray, evidence: Evidence
         log_wf = log_weights + np.log(np.abs(f))
     log_parts = [np.where(sign * f > 0, log_wf, -np.inf) for sign in (1, -1)]
     log_z1 = [log_mean(part) for part in log_parts]
-    products = weights * f
+    products = weights * (f / (np.abs(f).max() or 1.0))
     squares = (products**2).sum()
     figures = Figures(
         value=0.0,
@@ -285,14 +286,17 @@ def _weighted_figures(log_weights: np.ndarray, f: np.ndarray, evidence: Evidence
         return figures._replace(status=Status.nan_density)
     if not f.any():
         return figures
-    value = float(products.sum())
-    error = math.sqrt(float(np.sum((weights * (f - value)) ** 2)))
+    scale = np.abs(f).max()
+    mean = float(weights @ (f / scale))
+    error = math.sqrt(float(np.sum((weights * (f / scale - mean)) ** 2)))
     statuses = [evidence.status]
     effective = effective_sample_size(log_wf)
     statuses.append(Status.ok if effective >= MIN_ESS else Status.low_ess)
     if pareto_k(log_wf) > MAX_PARETO_K:
         statuses.append(Status.heavy_tailed)
-    return figures._replace(value=value, standard_error=error, status=worst(statuses))
+    return figures._replace(
+        value=mean * scale, standard_error=error * scale, status=worst(statuses)
+    )
 
 
 def rule_of_three(num_effective: float) -> float:

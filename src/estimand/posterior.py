@@ -152,7 +152,7 @@ def _chain_figures(f: np.ndarray) -> Figures:
     if (f == f.flat[0]).all():
         return Figures(value, math.inf, Status.low_ess, ess_z1)
     ess = float(effective_sample_size(f / scale))
-    error = float(f.std(ddof=1)) / math.sqrt(ess)
+    error = float((f / scale).std(ddof=1)) * scale / math.sqrt(ess)
     statuses = [Status.ok if min(ess, _spread_size(f)) >= MIN_ESS else Status.low_ess]
     if f.shape[1] >= 4 and float(split_gelman_rubin(f / scale)) > MAX_R_HAT:
         statuses.append(Status.not_converged)
