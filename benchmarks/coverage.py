@@ -61,7 +61,10 @@ def cover(name, runs):
 
 def main(argv=None):
     quick = arguments(argv, __doc__).quick
-    rows = [cover(name, 20 if quick else 200) for name in NAMES]
+    rows = []
+    for name in NAMES:
+        rows.append(cover(name, 20 if quick else 100))
+        print(rows[-1], flush=True)
     show("Coverage of the default method's 95 % intervals", list(rows[0]), map(dict.values, rows))
     return rows
 
