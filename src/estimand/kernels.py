@@ -116,8 +116,17 @@ def _accept(
     return jax.tree.map(lambda new, old: jnp.where(accepted, new, old), proposal, state), accepted
 
 
+class _GradientFreeKernel(Settings):
+    """What RandomWalk and IndependentT share: a new temperature costs no evaluation."""
+
+    def init(
+        self, density: Density, position: jax.Array, terms: Terms, point: PathPoint
+    ) -> tuple[State, Info]:
+        return State(position, terms, ()), _cost()
+
+
 @dataclasses.dataclass(frozen=True, kw_only=True, repr=False)
-class RandomWalk(Settings):
+class RandomWalk(_GradientFreeKernel):
     """Gaussian random-walk Metropolis–Hastings; discrete sites are proposed from their prior.
 
     Args:
@@ -150,11 +159,6 @@ class RandomWalk(Settings):
     def tuning(self, density: Density, num_temperatures: int) -> Tuning:
         scale, metric = ("scale", self.scale), ("covariance", self.covariance)
         return _tuning("RandomWalk", density, num_temperatures, scale=scale, metric=metric)
-
-    def init(
-        self, density: Density, position: jax.Array, terms: Terms, point: PathPoint
-    ) -> tuple[State, Info]:
-        return State(position, terms, ()), _cost()
 
     def step(
         self,
@@ -402,7 +406,7 @@ class NUTS(_GradientKernel):
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, repr=False)
-class IndependentT(Settings):
+class IndependentT(_GradientFreeKernel):
     """Independent proposals from a Student-t law with the particles' mean and covariance.
 
     For `SMC`, which takes both from its particles. Good up to a few dimensions, where it mixes at
@@ -428,11 +432,6 @@ class IndependentT(Settings):
     def tuning(self, density: Density, num_temperatures: int) -> Tuning:
         scale, metric = ("scale", 1.0), ("metric", None)
         return _tuning("IndependentT", density, num_temperatures, scale=scale, metric=metric)
-
-    def init(
-        self, density: Density, position: jax.Array, terms: Terms, point: PathPoint
-    ) -> tuple[State, Info]:
-        return State(position, terms, ()), _cost()
 
     def step(
         self,
