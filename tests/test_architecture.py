@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import ast
+import doctest
+import importlib
 import re
 import subprocess
 import sys
@@ -119,3 +121,10 @@ def test_demo_prints_both_methods_and_the_truth() -> None:
     )
     for words in ("default", "TABI + AnIS", "NUTS", "truth", "no_mass_found", "2.2964e-06"):
         assert words in result.stdout
+
+
+@pytest.mark.parametrize("module", ["program", "schedule", "methods", "estimate"])
+def test_docstring_examples(module: str) -> None:
+    result = doctest.testmod(importlib.import_module(f"estimand.{module}"))
+    assert result.attempted > 0
+    assert result.failed == 0

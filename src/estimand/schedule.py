@@ -20,7 +20,7 @@ def geometric(num_temperatures: int, ratio: float = 1000.0) -> tuple[float, ...]
     """The paper's schedule: fine steps near the prior, coarse ones near the target.
 
     >>> [round(beta, 4) for beta in geometric(3)]
-    [0.0, 0.009, 0.0992, 1.0]
+    [0.0, 0.009, 0.0991, 1.0]
     """
     betas = (np.geomspace(1.0, ratio + 1.0, num_temperatures + 1) - 1.0) / ratio
     return (0.0, *betas[1:-1].tolist(), 1.0)
