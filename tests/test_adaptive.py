@@ -49,9 +49,9 @@ def test_one_percent_asked_one_percent_got(name: str, rng_key: jax.Array) -> Non
         flat(result.standard_error),
     )
     assert result.status is ep.Status.ok
-    assert (
-        error <= 0.01 * np.maximum(np.abs(value), 0.01 * np.abs(truth).max() + 1e-300)
-    ).all() or (name == "cancellation")
+    # Where the parts cancel almost wholly the error is relative to a hundredth of E|f|.
+    scale = 0.01 * (0.285866 + 0.278366) if name == "cancellation" else np.abs(value)
+    assert (error <= 0.01 * np.maximum(np.abs(value), scale)).all()
     assert (np.abs(value - truth) < 5 * error).all()
     assert result.num_evaluations + 3 * result.num_gradients <= 1_000_000
 

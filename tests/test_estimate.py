@@ -80,7 +80,7 @@ def test_intervals_of_tabi_cover(name: str, estimator: Any, rng_key: jax.Array) 
         low, high = estimate.interval(0.95)
         lows.append(low)
         highs.append(high)
-    assert_coverage(lows, highs, problem.value, 0.95, at_least=0.93)
+    assert_coverage(lows, highs, problem.value, 0.95)
 
 
 def make_estimate(expectation: ep.Expectation, figures: Any) -> ep.Estimate:

@@ -178,7 +178,7 @@ def test_intervals_cover(name: str, estimator: Any, rng_key: jax.Array) -> None:
         log_z, error = np.asarray(log_z), np.sqrt(np.asarray(relative_variance))
         truth = log_truth(problem, part)
         reach = scipy.stats.norm.ppf(0.975) * error
-        assert_coverage(log_z - reach, log_z + reach, truth, 0.95, at_least=0.93)
+        assert_coverage(log_z - reach, log_z + reach, truth, 0.95)
         ratios = np.exp(log_z - truth)
         assert_standard_errors(ratios, error * ratios)
 
@@ -201,9 +201,11 @@ def test_low_effective_sample_size_is_flagged(rng_key: jax.Array) -> None:
     evidence = ep.ImportanceSampling(num_samples=2000).estimate(rng_key, density)
     assert evidence.ess < 50
     assert evidence.status in (ep.Status.low_ess, ep.Status.heavy_tailed)
-    healthy = ep.ImportanceSampling(num_samples=2000).estimate(rng_key, density_of(problem))
-    assert not evidence.status
-    assert healthy.ess > 50 or not healthy.status
+    healthy = ep.ImportanceSampling(num_samples=2000).estimate(
+        rng_key, density_of(PROBLEMS["figure1"])
+    )
+    assert healthy.ess > 50
+    assert healthy.status is ep.Status.ok
 
 
 def test_no_mass_found(rng_key: jax.Array) -> None:

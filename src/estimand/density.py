@@ -409,6 +409,7 @@ def _coordinates(expectation: Expectation) -> tuple[Coordinates, ...]:
             try:
                 shapes[latent.name] = _unconstrained_value(latent, sites[latent.name]).shape
                 transformed[latent.name] = not _is_real(sites[latent.name]["fn"].support)
+            # NumPyro raises this where it registers no bijection for a support.
             except NotImplementedError as error:
                 raise ProgramError(
                     f"the support of site {latent.name!r} of program {expectation.name!r} has no "
