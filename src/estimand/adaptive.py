@@ -45,6 +45,8 @@ FIRST_ROUND = 8192
 MAX_SOBOL_DIMENSION = 40
 MIN_GROUP_SHARE = 0.05
 PRIOR_SHARE = 0.08
+# Components, the heaviest first, that serve as control variates.
+MAX_CONTROLS = 48
 # Share of a fresh exploration's particles that may weigh more than any draw. On targets that the
 # mixture fits it is below 0.001, on a funnel or a missed mode above 0.02.
 MAX_EXCEEDANCE = 0.01
@@ -77,7 +79,8 @@ _Found = tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]
 class Draws(NamedTuple):
     """Evaluated positions, each serving every part and every output.
 
-    `replicate` numbers the independent quasi-random replicate that a draw belongs to.
+    `replicate` numbers the independent quasi-random replicate that a draw belongs to. `controls`
+    have mean 0 under the proposal: the components' shares in it less their weights.
     """
 
     positions: np.ndarray
@@ -86,6 +89,7 @@ class Draws(NamedTuple):
     outputs: np.ndarray
     log_proposal: np.ndarray
     replicate: np.ndarray
+    controls: np.ndarray
 
     @staticmethod
     def join(draws: list[Draws]) -> Draws:
@@ -122,8 +126,13 @@ class Proposal(NamedTuple):
         groups = [group.scaled(scales[part]) for part, group in self.groups.items()]
         return Mixture.join([*groups, self.prior.scaled(PRIOR_SHARE)])
 
-    def log_density(self, positions: np.ndarray) -> np.ndarray:
-        return mixtures.log_density(self.mixture, positions)
+    def evaluated(self, found: _Found, replicate: int) -> Draws:
+        """Draws with their density under this proposal and their controls."""
+        mixture = self.mixture
+        log_proposal, shares = mixtures.log_density_and_shares(mixture, found[0])
+        largest = np.argsort(mixture.weights)[-MAX_CONTROLS:]
+        controls = (shares - mixture.weights.astype(np.float32))[:, largest]
+        return Draws(*found, log_proposal, np.full(len(found[0]), replicate), controls)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, repr=False)
@@ -138,12 +147,15 @@ class AdaptiveIS(Settings):
         relative_error: standard error to reach, relative to the value (to Z as an estimator).
         max_evaluations: evaluations that may be spent, a gradient counting as 3.
         num_replicates: independent quasi-random replicates, from which the error is estimated.
+        standardise: explore and fit in coordinates in which location-scale priors are standard
+            ones; False keeps the model's own.
         scout: the sampler that explores; its islands are the independent scouts.
     """
 
     relative_error: float = 0.01
     max_evaluations: int = 1_000_000
     num_replicates: int = 16
+    standardise: bool = True
     scout: SMC = dataclasses.field(default=SMC(num_particles=1000, num_steps=50, num_islands=5))
 
     def __post_init__(self) -> None:
@@ -161,6 +173,8 @@ class AdaptiveIS(Settings):
         self.scout.check(density)
 
     def run(self, rng_key: jax.Array, density: Density) -> Run:
+        if self.standardise:
+            density = density.standardised()
         outputs = range(density.num_outputs)
         parts = [GAMMA2, *(Part(sign, output) for output in outputs for sign in (1, -1))]
         work = _Work(self, rng_key, density, parts)
@@ -254,7 +268,12 @@ class _Work:
         drawn = _draw_prior(self.density, keys)
         found = cast(_Found, tuple(np.asarray(x, float) for x in drawn))
         self.num_evaluations += PROBE
-        probe = Draws(*found, log_proposal=found[1], replicate=np.zeros(PROBE, int))
+        probe = Draws(
+            *found,
+            log_proposal=found[1],
+            replicate=np.zeros(PROBE, int),
+            controls=np.zeros((PROBE, 0)),
+        )
         self.has_nan |= probe.nan_mass() > 0
         self.prior = mixtures.fit(probe.positions, np.zeros(PROBE), np.arange(PROBE), self.rng)
         enough = max(ENOUGH_FROM_PRIOR, 20 * _num_moments(self.density.dimension))
@@ -288,21 +307,19 @@ class _Work:
         proposal = Proposal(
             dict(self.groups), dict.fromkeys(self.groups, 1 / len(self.groups)), self.prior
         )
-        pilot, best = self._draw(proposal, self.pilot_size, 0), -math.inf
+        pilots, best = [self._draw(proposal, self.pilot_size, 0)], -math.inf
         for _ in range(MAX_REFITS):
-            sizes = {part: _ess(pilot, part) for part in proposal.groups}
+            sizes = {part: _ess(pilots[-1], part) for part in proposal.groups}
             if min(sizes.values()) < 1.1 * best:
                 break
             best = min(sizes.values())
             for part, group in proposal.groups.items():
                 if sizes[part] > MIN_REFIT:
-                    log_weights = pilot.log_weights(part)
-                    self.groups[part] = mixtures.refit(
-                        group, pilot.positions, log_weights, self.rng
-                    )
+                    points, log_weights = _pooled(pilots, part)
+                    self.groups[part] = mixtures.refit(group, points, log_weights, self.rng)
             proposal = proposal._replace(groups=dict(self.groups))
-            pilot = self._draw(proposal, self.pilot_size, 0)
-        return proposal._replace(shares=self._allocate(proposal, pilot))
+            pilots.append(self._draw(proposal, self.pilot_size, 0))
+        return proposal._replace(shares=self._allocate(proposal, pilots[-1]))
 
     def _draw(self, proposal: Proposal, count: int, replicate: int) -> Draws:
         shape = (count, self.density.dimension + 2)
@@ -310,9 +327,7 @@ class _Work:
             uniforms = mixtures.sobol_uniforms(self.rng, *shape)
         else:
             uniforms = self.rng.random(shape)
-        positions = proposal.mixture.draw(uniforms)
-        found = self._evaluate(positions)
-        return Draws(*found, proposal.log_density(positions), np.full(count, replicate))
+        return proposal.evaluated(self._evaluate(proposal.mixture.draw(uniforms)), replicate)
 
     def _allocate(self, proposal: Proposal, pilot: Draws) -> dict[Part, float]:
         """Shares of the groups that minimise the variance of the pilot's own estimate.
@@ -382,8 +397,7 @@ class _Work:
             positions, log_weights, _ = self._scout(part)
             if not np.isfinite(log_weights).any():
                 continue
-            found = self._evaluate(positions)
-            fresh = Draws(*found, proposal.log_density(positions), np.zeros(len(positions), int))
+            fresh = proposal.evaluated(self._evaluate(positions), 0)
             is_beyond = fresh.log_weights(part) > draws.log_weights(part).max()
             weights = np.exp(log_weights - log_weights.max())
             if np.average(is_beyond, weights=weights) > MAX_EXCEEDANCE:
@@ -416,19 +430,52 @@ def _ess(draws: Draws, part: Part) -> float:
     return effective_sample_size(draws.log_weights(part))
 
 
+def _pooled(pilots: list[Draws], part: Part) -> tuple[np.ndarray, np.ndarray]:
+    """The points of all pilots with weights of one part, each pilot counting by its ESS."""
+    log_weights = [pilot.log_weights(part) for pilot in pilots]
+    sizes = [effective_sample_size(weights) for weights in log_weights]
+    scaled = [
+        weights - log_mean(weights) + math.log(size)
+        for weights, size in zip(log_weights, sizes, strict=True)
+        if size > 0
+    ]
+    points = [pilot.positions for pilot, size in zip(pilots, sizes, strict=True) if size > 0]
+    return np.concatenate(points), np.concatenate(scaled)
+
+
 def _relative(log_weights: np.ndarray) -> np.ndarray:
     """Weights divided by their mean."""
     mean = log_mean(log_weights)
     return np.exp(log_weights - mean) if mean > -np.inf else np.zeros(log_weights.size)
 
 
-def _replicate_means(draws: Draws, values: np.ndarray) -> np.ndarray:
-    counts = np.bincount(draws.replicate)
-    return np.bincount(draws.replicate, weights=values) / counts
+class Means(NamedTuple):
+    """Means over replicates, with what the controls explain taken out of them."""
+
+    replicate: np.ndarray
+    counts: np.ndarray
+    controls: np.ndarray
+    deviations: np.ndarray
+    inverse: np.ndarray
+
+    @classmethod
+    def of(cls, draws: Draws) -> Means:
+        counts = np.bincount(draws.replicate)
+        means = [
+            np.bincount(draws.replicate, weights=column) / counts for column in draws.controls.T
+        ]
+        controls = np.stack(means, axis=1) if means else np.zeros((counts.size, 0))
+        deviations = draws.controls - draws.controls.mean(axis=0, dtype=float)
+        gram = deviations.T @ deviations
+        return cls(draws.replicate, counts, controls, deviations, np.linalg.pinv(gram, 1e-8, True))
+
+    def __call__(self, values: np.ndarray) -> np.ndarray:
+        plain = np.bincount(self.replicate, weights=values) / self.counts
+        return plain - self.controls @ (self.inverse @ (self.deviations.T @ values))
 
 
 def _relative_variance(draws: Draws, part: Part) -> float:
-    means = _replicate_means(draws, _relative(draws.log_weights(part)))
+    means = Means.of(draws)(_relative(draws.log_weights(part)))
     return float(means.var(ddof=1) / means.size) if means.any() else math.inf
 
 
@@ -441,11 +488,10 @@ def _figures(draws: Draws, output: int) -> Figures:
         return Figures(0.0, math.inf, Status.no_mass_found, 0.0)
     # Relative to the larger part, so that no scale of f under- or overflows.
     log_scale = max(log_z[1:])
-    z2 = _replicate_means(draws, np.exp(log_weights[0] - log_z[0]))
-    plus, minus = (
-        _replicate_means(draws, np.exp(weights - log_scale)) for weights in log_weights[1:]
-    )
-    relative = plus.mean() - minus.mean()
+    means = Means.of(draws)
+    z2 = means(np.exp(log_weights[0] - log_z[0]))
+    plus, minus = (means(np.exp(weights - log_scale)) for weights in log_weights[1:])
+    relative = (plus.mean() - minus.mean()) / z2.mean()
     residuals = plus - minus - relative * z2
     scale = math.exp(min(log_scale - log_z[0], LOG_MAX))
     sizes = [effective_sample_size(weights) for weights in log_weights]

@@ -2,7 +2,8 @@
 
 Positions are flat vectors: the continuous latents in unconstrained coordinates, then the discrete
 ones as numbers. The Jacobian of the coordinates is on the prior's side, so that a prior draw is an
-exact draw from `log_prior`. Which part (γ1⁺, γ1⁻ or γ2), which output and which data are arrays,
+exact draw from `log_prior`. `Density.standardised` has other coordinates, in which location-scale
+priors are standard ones. Which part (γ1⁺, γ1⁻ or γ2), which output and which data are arrays,
 not code: one compilation serves them all.
 
 All that this library needs of NumPyro's internals is in this module.
@@ -23,6 +24,12 @@ import numpyro.distributions as dist
 from jax.extend.core import jaxprs_in_params
 from numpyro import handlers
 from numpyro.distributions import biject_to, constraints
+from numpyro.distributions.transforms import (
+    AffineTransform,
+    ComposeTransform,
+    ExpTransform,
+    LowerCholeskyAffine,
+)
 
 from estimand.program import (
     PARTS,
@@ -110,6 +117,7 @@ class Layout:
     path: tuple[Any, ...]
     output: Output | None
     sites: tuple[Coordinates, ...]
+    is_standardised: bool = False
 
     @property
     def dimension(self) -> int:
@@ -163,6 +171,34 @@ class Density:
     def part(self, name: str, output: int = 0) -> Density:
         """γ1⁺, γ1⁻ (of one output) or γ2 of the same program."""
         return dataclasses.replace(self, sign=jnp.asarray(_SIGNS[name]), output=jnp.asarray(output))
+
+    def standardised(self) -> Density:
+        """The same with coordinates (x − location) / scale where a prior has these.
+
+        They are the "non-centred" ones: a hierarchy whose scale is itself unknown, a funnel in
+        the model's own coordinates, starts from a standard law in these.
+        """
+        return self._with_coordinates(True)
+
+    def _with_coordinates(self, is_standardised: bool) -> Density:
+        layout = dataclasses.replace(self.layout, is_standardised=is_standardised)
+        return dataclasses.replace(self, layout=layout)
+
+    def in_plain_coordinates(self, position: jax.Array) -> jax.Array:
+        """A position as the density that is not standardised has it."""
+        sites, _ = self._trace(self._substitution(position))
+        return self._with_coordinates(False)._unconstrain(sites)
+
+    def log_scales(self, rng_key: jax.Array) -> jax.Array:
+        """log of the volumes by which the sites are standardised at a prior draw."""
+        sites, _ = self._trace(None, rng_key)
+        fns = [_without_mask(sites[site.latent.name]["fn"]) for site in self.layout.sites]
+        transforms = [_standardising(fn) for fn in fns]
+        return jnp.stack([jnp.zeros(())] + [
+            jnp.sum(transform.log_abs_det_jacobian(jnp.zeros(fn.shape()), None))
+            for fn, transform in zip(fns, transforms, strict=True)
+            if transform is not None
+        ])
 
     @property
     def name(self) -> str:
@@ -322,7 +358,7 @@ class Density:
             value = place.take(position)
             if place.latent.is_discrete:
                 return value.astype(jnp.result_type(int))
-            transform = biject_to(site["fn"].support)
+            transform = self._transform(site["fn"])
             # A site inside numpyro's scan is asked for one step at a time.
             step = site["infer"].get("_scan_current_index")
             if step is not None:
@@ -345,7 +381,7 @@ class Density:
                 # The prior is what prior draws have; a scale on top of it is the likelihood's.
                 log_likelihood += jnp.sum((site["scale"] - 1) * log_prob)
             if position is not None and not place.latent.is_discrete:
-                jacobian = biject_to(fn.support).log_abs_det_jacobian
+                jacobian = self._transform(fn).log_abs_det_jacobian
                 log_prior += jnp.sum(jacobian(place.take(position), site["value"]))
         for site in sites.values():
             if site["type"] == "sample" and site["is_observed"]:
@@ -364,14 +400,45 @@ class Density:
         pieces = [jnp.zeros(0, jnp.result_type(float))]
         for place in self.layout.sites:
             site = sites[place.latent.name]
-            pieces.append(jnp.ravel(_unconstrained_value(place.latent, site)))
+            value = _unconstrained_value(place.latent, site, self._transform)
+            pieces.append(jnp.ravel(value))
         return jnp.concatenate([piece.astype(pieces[0].dtype) for piece in pieces])
 
 
-def _unconstrained_value(latent: Latent, site: dict) -> jax.Array:
+    def _transform(self, fn: Any) -> Any:
+        """The map from a site's coordinates to its value."""
+        transform = _standardising(_without_mask(fn)) if self.layout.is_standardised else None
+        return _plain_transform(fn) if transform is None else transform
+
+
+_LOCATION_SCALE = (dist.Normal, dist.Cauchy, dist.StudentT, dist.Laplace, dist.Logistic, dist.Gumbel)
+
+
+def _plain_transform(fn: Any) -> Any:
+    return biject_to(fn.support)
+
+
+def _standardising(fn: Any) -> Any:
+    """The map from a standard law to a location-scale one; None for all others."""
+    base = fn
+    while isinstance(base, dist.ExpandedDistribution | dist.Independent):
+        base = base.base_dist
+    shape = fn.shape()
+    if isinstance(base, _LOCATION_SCALE):
+        return AffineTransform(*(jnp.broadcast_to(x, shape) for x in (base.loc, base.scale)))
+    if isinstance(base, dist.LogNormal):
+        ends = (jnp.broadcast_to(x, shape) for x in (base.loc, base.scale))
+        return ComposeTransform([AffineTransform(*ends), ExpTransform()])
+    if isinstance(base, dist.MultivariateNormal):
+        factor = jnp.broadcast_to(base.scale_tril, (*shape, shape[-1]))
+        return LowerCholeskyAffine(jnp.broadcast_to(base.loc, shape), factor)
+    return None
+
+
+def _unconstrained_value(latent: Latent, site: dict, transform: Callable) -> jax.Array:
     if latent.is_discrete:
         return jnp.asarray(site["value"])
-    value = biject_to(site["fn"].support).inv(site["value"])
+    value = transform(site["fn"]).inv(site["value"])
     # A draw that was rounded onto the edge of its support has infinite coordinates.
     limit = float(np.log(jnp.finfo(value.dtype).max))
     return jnp.nan_to_num(value, nan=jnp.nan, posinf=limit, neginf=-limit)
@@ -407,7 +474,8 @@ def _coordinates(expectation: Expectation) -> tuple[Coordinates, ...]:
             expectation.run()
         for latent in expectation.latents:
             try:
-                shapes[latent.name] = _unconstrained_value(latent, sites[latent.name]).shape
+                value = _unconstrained_value(latent, sites[latent.name], _plain_transform)
+                shapes[latent.name] = value.shape
                 transformed[latent.name] = not _is_real(sites[latent.name]["fn"].support)
             # NumPyro raises this where it registers no bijection for a support.
             except NotImplementedError as error:

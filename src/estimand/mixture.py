@@ -22,6 +22,7 @@ POINTS_PER_PARAMETER = 3.0
 # Effective points that a group (a Markov chain) counts for at the most.
 POINTS_PER_GROUP = 10.0
 MAX_FIT_POINTS = 5000
+MAX_REFIT_POINTS = 50_000
 # Points whose density is evaluated at a time: one shape to compile.
 CHUNK = 4096
 
@@ -96,14 +97,29 @@ def sobol_uniforms(rng: np.random.Generator, count: int, dimension: int) -> np.n
 
 def log_density(mixture: Mixture, points: np.ndarray) -> np.ndarray:
     """log of the (possibly unnormalised) mixture at points."""
+    return _in_chunks(mixture, points)[0].astype(float)
+
+
+def log_density_and_shares(mixture: Mixture, points: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """The log density, and every component's share in the density, of shape (points, components).
+
+    Under the mixture a share has the component's weight as its mean: a control variate.
+    """
+    log_density, shares = _in_chunks(mixture, points)
+    return log_density.astype(float), shares[:, : mixture.size]
+
+
+def _in_chunks(mixture: Mixture, points: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     padded = mixture.padded()
     arrays = (padded.weights, padded.means, np.linalg.inv(padded.factors), padded.degrees)
     pieces = []
     for start in range(0, len(points), CHUNK):
         chunk = points[start : start + CHUNK]
         filled = np.concatenate([chunk, np.zeros((CHUNK - len(chunk), points.shape[1]))])
-        pieces.append(np.asarray(_log_density(jnp.asarray(filled), *arrays))[: len(chunk)])
-    return np.concatenate(pieces).astype(float)
+        found = _log_density(jnp.asarray(filled), *arrays)
+        pieces.append([np.asarray(x)[: len(chunk)] for x in found])
+    log_densities, shares = zip(*pieces, strict=True)
+    return np.concatenate(log_densities), np.concatenate(shares)
 
 
 @jax.jit
@@ -113,7 +129,7 @@ def _log_density(
     means: jax.Array,
     inverses: jax.Array,
     degrees: jax.Array,
-) -> jax.Array:
+) -> tuple[jax.Array, jax.Array]:
     dimension = means.shape[1]
 
     def component(
@@ -132,7 +148,9 @@ def _log_density(
         )
         return jnp.log(weight) + jnp.where(is_gaussian, gaussian, student) - log_volume
 
-    return logsumexp(jax.vmap(component)(weights, means, inverses, degrees), axis=0)
+    components = jax.vmap(component)(weights, means, inverses, degrees)
+    total = logsumexp(components, axis=0)
+    return total, jnp.exp(components - total[None]).T.astype(jnp.float32)
 
 
 def fit(
@@ -147,7 +165,9 @@ def fit(
     group (a Markov chain) are dependent and often equal: split at random they would reward
     components that sit on single points.
     """
-    effective, points, weights, groups = _thinned(points, log_weights, groups, rng)
+    effective, points, weights, groups = _thinned(
+        points, log_weights, groups, rng, MAX_FIT_POINTS
+    )
     effective = min(effective, POINTS_PER_GROUP * np.unique(groups).size)
     center, root = _moments(points, weights, effective)
     whitened = (points - center) @ np.linalg.inv(root).T
@@ -176,7 +196,7 @@ def refit(
     handful of effective points improves a fit and cannot ruin it.
     """
     names = np.arange(log_weights.size)
-    effective, points, weights, _ = _thinned(points, log_weights, names, rng)
+    effective, points, weights, _ = _thinned(points, log_weights, names, rng, MAX_REFIT_POINTS)
     is_gaussian = np.isinf(mixture.degrees)
     gaussians = Mixture(
         mixture.weights[is_gaussian] / mixture.weights[is_gaussian].sum(),
@@ -215,18 +235,22 @@ def _with_student(gaussians: Mixture, center: np.ndarray, root: np.ndarray) -> M
 
 
 def _thinned(
-    points: np.ndarray, log_weights: np.ndarray, groups: np.ndarray, rng: np.random.Generator
+    points: np.ndarray,
+    log_weights: np.ndarray,
+    groups: np.ndarray,
+    rng: np.random.Generator,
+    limit: int,
 ) -> tuple[float, np.ndarray, np.ndarray, np.ndarray]:
-    """Effective number of points, and at most `MAX_FIT_POINTS` of them with their weights."""
+    """Effective number of points, and at most `limit` of them with their weights."""
     weights = np.exp(log_weights - log_weights.max())
     effective = float(weights.sum() ** 2 / np.sum(weights**2))
     alive = weights > 0
     points, weights, groups = points[alive], weights[alive], groups[alive]
-    if weights.size > MAX_FIT_POINTS:
+    if weights.size > limit:
         chance = weights / weights.sum()
-        chosen = rng.choice(weights.size, MAX_FIT_POINTS, p=chance, replace=True)
-        points, groups, weights = points[chosen], groups[chosen], np.ones(MAX_FIT_POINTS)
-    return min(effective, MAX_FIT_POINTS), points, weights / weights.sum(), groups
+        chosen = rng.choice(weights.size, limit, p=chance, replace=True)
+        points, groups, weights = points[chosen], groups[chosen], np.ones(limit)
+    return min(effective, limit), points, weights / weights.sum(), groups
 
 
 def _moments(
