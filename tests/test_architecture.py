@@ -31,6 +31,7 @@ ORDER = (
     "methods",
     "posterior",
     "mixture",
+    "laplace",
     "adaptive",
     "auto",
     "estimate",

@@ -17,7 +17,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from estimand import mixture as mixtures
-from estimand.density import Density
+from estimand.density import Density, gradient_mode
 from estimand.evidence import (
     MAX_PARETO_K,
     Evidence,
@@ -27,6 +27,7 @@ from estimand.evidence import (
     log_mean,
     pareto_k,
 )
+from estimand.laplace import find_mode
 from estimand.methods import LOG_MAX, Figures, Run, worst
 from estimand.mixture import CHUNK, Mixture
 from estimand.settings import Settings, require_count
@@ -39,6 +40,7 @@ PROBE = 4096
 PILOT = 8192
 MAX_REFITS = 8
 MIN_REFIT = 20.0
+MIN_LAPLACE_DIMENSION = 7
 # Effective prior draws, at the least, from which a part is fitted without a scout.
 ENOUGH_FROM_PRIOR = 100.0
 FIRST_ROUND = 8192
@@ -131,7 +133,7 @@ class Proposal(NamedTuple):
         mixture = self.mixture
         log_proposal, shares = mixtures.log_density_and_shares(mixture, found[0])
         largest = np.argsort(mixture.weights)[-MAX_CONTROLS:]
-        controls = (shares - mixture.weights.astype(np.float32))[:, largest]
+        controls = (shares - mixture.weights)[:, largest]
         return Draws(*found, log_proposal, np.full(len(found[0]), replicate), controls)
 
 
@@ -286,7 +288,21 @@ class _Work:
                 points, log_weights, chains = self._scout(part)
                 self.scouted.append(part)
             if np.isfinite(log_weights).any():
-                self.groups[part] = mixtures.fit(points, log_weights, chains, self.rng)
+                self.groups[part] = self._fit(part, points, log_weights, chains)
+
+    def _fit(
+        self, part: Part, points: np.ndarray, log_weights: np.ndarray, chains: np.ndarray
+    ) -> Mixture:
+        """A mixture fitted to points, or the curvature at the mode where that fits better."""
+        density, rival = self.density.part(part.name, part.output), None
+        if density.dimension >= MIN_LAPLACE_DIMENSION and gradient_mode(density) == "reverse":
+            start = np.average(points, axis=0, weights=_relative(log_weights))
+            mode = find_mode(density, jnp.asarray(start, jnp.result_type(float)))
+            # Every step has the cost of a gradient for each column of the second derivatives.
+            self.num_gradients += (int(mode.num_steps) + 1) * (1 + 2 * density.dimension)
+            if mode.is_found:
+                rival = mixtures.gaussian(*(np.asarray(x, float) for x in mode[:2]))
+        return mixtures.fit(points, log_weights, chains, self.rng, rival)
 
     def _scout(self, part: Part) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         evidence = self.scout.estimate(self._next_key(), self.density.part(part.name, part.output))
@@ -310,7 +326,7 @@ class _Work:
         pilots, best = [self._draw(proposal, self.pilot_size, 0)], -math.inf
         for _ in range(MAX_REFITS):
             sizes = {part: _ess(pilots[-1], part) for part in proposal.groups}
-            if min(sizes.values()) < 1.1 * best:
+            if min(sizes.values()) < 1.05 * best:
                 break
             best = min(sizes.values())
             for part, group in proposal.groups.items():
@@ -475,8 +491,19 @@ class Means(NamedTuple):
 
 
 def _relative_variance(draws: Draws, part: Part) -> float:
-    means = Means.of(draws)(_relative(draws.log_weights(part)))
-    return float(means.var(ddof=1) / means.size) if means.any() else math.inf
+    log_weights = draws.log_weights(part)
+    means = Means.of(draws)(_relative(log_weights))
+    if not means.any():
+        return math.inf
+    return float(means.var(ddof=1) / means.size) + _rounding(draws, log_weights) ** 2
+
+
+def _rounding(draws: Draws, log_weights: np.ndarray) -> float:
+    """Relative error of a mean weight by rounding: the resolution of the logarithms in it."""
+    sizes = abs(draws.log_prior) + abs(draws.log_likelihood) + abs(draws.log_proposal)
+    weights = np.where(np.isfinite(sizes), _relative(log_weights), 0.0)
+    resolution = float(jnp.finfo(jnp.result_type(float)).eps)
+    return resolution * float(np.mean(weights * np.where(weights > 0, sizes, 0.0)))
 
 
 def _figures(draws: Draws, output: int) -> Figures:
@@ -493,12 +520,14 @@ def _figures(draws: Draws, output: int) -> Figures:
     plus, minus = (means(np.exp(weights - log_scale)) for weights in log_weights[1:])
     relative = (plus.mean() - minus.mean()) / z2.mean()
     residuals = plus - minus - relative * z2
+    error = float(residuals.std(ddof=1) / math.sqrt(residuals.size))
+    rounding = _rounding(draws, log_weights[0]) * (plus.mean() + minus.mean())
     scale = math.exp(min(log_scale - log_z[0], LOG_MAX))
     sizes = [effective_sample_size(weights) for weights in log_weights]
     present = [size for size, part in zip(sizes[1:], log_z[1:], strict=True) if part > -math.inf]
     return Figures(
         value=float(relative * scale),
-        standard_error=float(residuals.std(ddof=1) / math.sqrt(residuals.size) * scale),
+        standard_error=float(math.hypot(error, rounding) * scale),
         status=Status.ok,
         ess_z1=min(present),
         is_log_scale=len(present) == 1,

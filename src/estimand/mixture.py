@@ -23,6 +23,10 @@ POINTS_PER_PARAMETER = 3.0
 POINTS_PER_GROUP = 10.0
 MAX_FIT_POINTS = 5000
 MAX_REFIT_POINTS = 50_000
+# Candidates, of which held-out points choose: how far a covariance is shrunk to its diagonal, and
+# how many points per dimension the present covariances count for in a refit.
+SHRINKAGES = (0.1, 0.3, 0.6, 1.0)
+TRUSTS = (2.0, 10.0, 50.0, math.inf)
 # Points whose density is evaluated at a time: one shape to compile.
 CHUNK = 4096
 
@@ -150,7 +154,7 @@ def _log_density(
 
     components = jax.vmap(component)(weights, means, inverses, degrees)
     total = logsumexp(components, axis=0)
-    return total, jnp.exp(components - total[None]).T.astype(jnp.float32)
+    return total, jnp.exp(components - total[None]).T
 
 
 def fit(
@@ -158,33 +162,51 @@ def fit(
     log_weights: np.ndarray,
     groups: np.ndarray,
     rng: np.random.Generator,
+    rival: Mixture | None = None,
 ) -> Mixture:
     """Fits a mixture to weighted points: Gaussians, and a Student-t law with the overall moments.
 
     The number of Gaussians is the one with the best likelihood on held-out groups. Points of one
     group (a Markov chain) are dependent and often equal: split at random they would reward
-    components that sit on single points.
+    components that sit on single points. A rival that does better there is given back instead.
     """
     effective, points, weights, groups = _thinned(
         points, log_weights, groups, rng, MAX_FIT_POINTS
     )
     effective = min(effective, POINTS_PER_GROUP * np.unique(groups).size)
-    center, root = _moments(points, weights, effective)
-    whitened = (points - center) @ np.linalg.inv(root).T
     held_out = _held_out(groups, rng)
+    shrinkage = _best_shrinkage(points, weights, held_out, effective)
+    center, root = _moments(points, weights, shrinkage)
+    inverse = np.linalg.inv(root)
+    whitened = (points - center) @ inverse.T
+    train, test = (whitened[~held_out], weights[~held_out]), (whitened[held_out], weights[held_out])
     best, best_score = 1, -np.inf
     for count in COMPONENT_COUNTS:
         if not _is_supported(count, 0.75 * effective, points.shape[1]):
             break
-        start = _starting_mixture(whitened[~held_out], weights[~held_out], count, rng)
-        candidate = _em(whitened[~held_out], weights[~held_out], start, 0.75 * effective)
-        score = _mean_log_density(candidate, whitened[held_out], weights[held_out])
+        start = _starting_mixture(*train, count, rng)
+        candidate = _em(*train, start, 0.75 * effective)
+        score = _mean_log_density(candidate, *test)
         if score > best_score + 0.005:
             best, best_score = count, score
         elif count > 2 * best:
             break
     start = _starting_mixture(whitened, weights, best, rng)
-    return _with_student(_em(whitened, weights, start, effective), center, root)
+    fitted = _with_student(_em(whitened, weights, start, effective), center, root)
+    if rival is None:
+        return fitted
+    rival_score = _mean_log_density(_gaussians(rival), points[held_out], weights[held_out])
+    return rival if rival_score > best_score + np.log(np.diag(inverse)).sum() else fitted
+
+
+def gaussian(center: np.ndarray, precision: np.ndarray) -> Mixture:
+    """A Gaussian law, with its Student-t beside it."""
+    root = np.linalg.cholesky(np.linalg.inv(precision))
+    dimension = center.size
+    standard = Mixture(
+        np.ones(1), np.zeros((1, dimension)), np.eye(dimension)[None], np.full(1, np.inf)
+    )
+    return _with_student(standard, center, root)
 
 
 def refit(
@@ -192,20 +214,14 @@ def refit(
 ) -> Mixture:
     """A few more steps of the fit from new weighted points, with the same components.
 
-    Covariances are averaged with the present ones, which count as some points per dimension: a
-    handful of effective points improves a fit and cannot ruin it.
+    Covariances are averaged with the present ones, which count as some points per dimension: as
+    many as make the best fit to held-out points, so that few points cannot ruin what is good.
     """
     names = np.arange(log_weights.size)
     effective, points, weights, _ = _thinned(points, log_weights, names, rng, MAX_REFIT_POINTS)
-    is_gaussian = np.isinf(mixture.degrees)
-    gaussians = Mixture(
-        mixture.weights[is_gaussian] / mixture.weights[is_gaussian].sum(),
-        mixture.means[is_gaussian],
-        mixture.factors[is_gaussian],
-        mixture.degrees[is_gaussian],
-    )
-    present = gaussians.factors @ gaussians.factors.transpose(0, 2, 1)
-    gaussians = _em(points, weights, gaussians, effective, prior=present, steps=8)
+    present = _gaussians(mixture)
+    trust = _best_trust(present, points, weights, effective, rng)
+    gaussians = _improved(present, points, weights, effective, trust)
     deviations = gaussians.means - gaussians.weights @ gaussians.means
     within = np.einsum("k,kij,klj->il", gaussians.weights, gaussians.factors, gaussians.factors)
     between = (gaussians.weights[:, None] * deviations).T @ deviations
@@ -218,6 +234,68 @@ def refit(
         gaussians.degrees,
     )
     return _with_student(whitened, center, root)
+
+
+def _gaussians(mixture: Mixture) -> Mixture:
+    chosen = np.isinf(mixture.degrees)
+    weights = mixture.weights[chosen]
+    return Mixture(
+        weights / weights.sum(),
+        mixture.means[chosen],
+        mixture.factors[chosen],
+        mixture.degrees[chosen],
+    )
+
+
+def _improved(
+    present: Mixture, points: np.ndarray, weights: np.ndarray, effective: float, trust: float
+) -> Mixture:
+    """EM from the present components, whose covariances count as `trust` points per dimension."""
+    if math.isinf(trust):
+        return present
+    covariances = present.factors @ present.factors.transpose(0, 2, 1)
+    return _em(points, weights, present, effective, prior=covariances, trust=trust, steps=8)
+
+
+def _best_trust(
+    present: Mixture,
+    points: np.ndarray,
+    weights: np.ndarray,
+    effective: float,
+    rng: np.random.Generator,
+) -> float:
+    """How much the present covariances deserve, by the fit to held-out points."""
+    held_out = rng.random(weights.size) < 1 / 3
+    if not 0 < held_out.sum() < held_out.size:
+        return 2.0
+    train = (points[~held_out], weights[~held_out])
+    share = weights[~held_out].sum() / weights.sum()
+    scores = {
+        trust: _mean_log_density(
+            _improved(present, *train, share * effective, trust),
+            points[held_out],
+            weights[held_out],
+        )
+        for trust in TRUSTS
+    }
+    return max(scores, key=lambda trust: scores[trust])
+
+
+def _best_shrinkage(
+    points: np.ndarray, weights: np.ndarray, held_out: np.ndarray, effective: float
+) -> float:
+    """How far the covariance is to be shrunk to its diagonal, by the fit to held-out points."""
+    least = min(1.0, max(1e-3, points.shape[1] / effective))
+    candidates = sorted({least, *(s for s in SHRINKAGES if s > least)})
+    if len(candidates) == 1 or points.shape[1] == 1:
+        return least
+    train, test = (points[~held_out], weights[~held_out]), (points[held_out], weights[held_out])
+    scores = []
+    for shrinkage in candidates:
+        center, root = _moments(*train, shrinkage)
+        law = Mixture(np.ones(1), center[None], root[None], np.full(1, np.inf))
+        scores.append(_mean_log_density(law, *test))
+    return candidates[int(np.argmax(scores))]
 
 
 def _with_student(gaussians: Mixture, center: np.ndarray, root: np.ndarray) -> Mixture:
@@ -254,13 +332,13 @@ def _thinned(
 
 
 def _moments(
-    points: np.ndarray, weights: np.ndarray, effective: float
+    points: np.ndarray, weights: np.ndarray, shrinkage: float
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Weighted mean and Cholesky factor of the covariance, regularised to be positive."""
+    """Weighted mean and Cholesky factor of the covariance, shrunk towards its diagonal."""
+    weights = weights / weights.sum()
     center = weights @ points
     deviations = points - center
     covariance = (weights[:, None] * deviations).T @ deviations
-    shrinkage = min(1.0, max(1e-3, points.shape[1] / effective))
     variances = np.maximum(np.diag(covariance), 1e-12 * (1 + center**2))
     covariance = (1 - shrinkage) * covariance + shrinkage * np.diag(variances)
     return center, np.linalg.cholesky(covariance)
@@ -322,18 +400,19 @@ def _em(
     effective: float,
     *,
     prior: np.ndarray | None = None,
+    trust: float = 2.0,
     steps: int = 60,
 ) -> Mixture:
     """Weighted expectation maximisation.
 
     The weights count as `effective` points. Every covariance is averaged with a prior one (by
-    default a fraction of the identity, for whitened coordinates) that counts as two points per
-    dimension, so that no component can collapse onto a few points.
+    default a fraction of the identity, for whitened coordinates) that counts as `trust` points
+    per dimension, so that no component can collapse onto a few points.
     """
     dimension = points.shape[1]
     mixture, count = start, start.size
     weights = weights * effective / weights.sum()
-    prior_points = 2.0 * dimension
+    prior_points = trust * dimension
     if prior is None:
         prior = _prior_variance(count, dimension) * np.eye(dimension)
         prior = np.broadcast_to(prior, (count, dimension, dimension))
