@@ -183,6 +183,7 @@ def grid_sir() -> Grid:
 GRIDS: dict[str, Callable[[], Grid]] = {
     "figure1": grid_line,
     "figure1_y3": grid_line,
+    "figure1_zero": grid_line,
     "cancellation": grid_line,
     "three_outputs": grid_line,
     "normal_tail": grid_line,

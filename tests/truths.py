@@ -472,6 +472,7 @@ PROBLEMS: dict[str, Problem] = {
     for problem in [
         _figure1("figure1", 2.0),
         _figure1("figure1_y3", 3.0),
+        _figure1("figure1_zero", 0.0),
         _figure1("cancellation", 0.01),
         _three_outputs(3.0),
         _normal_tail(),

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import functools
 import math
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -116,10 +116,17 @@ def _sir() -> Problem:
 # Radon -------------------------------------------------------------------------------------------
 
 
-def _radon(name: str, data: radon.Data, *, step: bool, log_z2: float, log_z1: float) -> Problem:
+def radon_step(county: np.ndarray, floor: np.ndarray, log_radon: np.ndarray) -> Any:
+    """Every county below the limit, as an indicator."""
+    return radon.radon(county, floor, log_radon, step=True)
+
+
+def _radon(
+    name: str, model: Callable[..., Any], data: radon.Data, log_z2: float, log_z1: float, tags: str
+) -> Problem:
     return Problem(
         name=name,
-        model=functools.partial(radon.radon, step=step),
+        model=model,
         args=tuple(data),
         value=math.exp(log_z1 - log_z2),
         log_z2=log_z2,
@@ -127,22 +134,22 @@ def _radon(name: str, data: radon.Data, *, step: bool, log_z2: float, log_z1: fl
         log_z1_minus=-math.inf,
         how="experiments/radon/truth.py: counties in closed form and by one-dimensional "
         "quadrature, the other three parameters by the trapezoidal rule",
-        tags=frozenset(["continuous", "half-line", "vector", "rare"])
-        | ({"event"} if step else {"gradient"}),
+        tags=frozenset(tags.split()),
     )
 
 
 def _radons() -> list[Problem]:
-    log_z2 = -224.0416133308
+    data, log_z2, tags = radon.load(), -224.0416133308, "continuous half-line vector rare"
     return [
-        _radon("radon", radon.load(), step=False, log_z2=log_z2, log_z1=-241.1573149301),
-        _radon("radon_step", radon.load(), step=True, log_z2=log_z2, log_z1=-239.8961090214),
+        _radon("radon", radon.radon, data, log_z2, -241.1573149301, f"{tags} gradient"),
+        _radon("radon_step", radon_step, data, log_z2, -239.8961090214, f"{tags} event"),
         _radon(
             "radon_85",
+            radon.radon,
             radon.load(None),
-            step=False,
-            log_z2=-1074.4262980040,
-            log_z1=-1114.6260313070,
+            -1074.4262980040,
+            -1114.6260313070,
+            f"{tags} gradient",
         ),
     ]
 
