@@ -46,12 +46,17 @@ def rows_of(name, runs):
             **summary(runs, output),
             "covered": {f"{level:.0%}": count for level, count in covered.items()},
             "p_value": {
-                f"{level:.0%}": binomtest(count, len(trusted), level).pvalue if trusted else None
+                f"{level:.0%}": _p_value(count, len(trusted), level)
                 for level, count in covered.items()
             },
             "largest_error_with_ok": max(wrong, default=None),
             "error_over_standard_error": _spread(trusted, output),
         }
+
+
+def _p_value(covered, trusted, level):
+    """By an exact two-sided binomial test; None without a run to test."""
+    return float(binomtest(covered, trusted, level).pvalue) if trusted else None
 
 
 def _spread(runs, output):

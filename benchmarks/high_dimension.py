@@ -42,8 +42,11 @@ def measure(over_seeds, name, runs):
 def main(argv=None):
     options = parser(__doc__, processes=True).parse_args(argv)
     with workers(options.processes) as over_seeds:
-        runs = 3 if options.quick else 20
-        rows = [row for name in CASES for row in measure(over_seeds, name, runs)]
+        rows = []
+        for name in CASES:
+            for row in measure(over_seeds, name, 2 if options.quick else 20):
+                rows.append(row)
+                print(row, flush=True)
     columns = ("problem", "method", "asked", "median error", "largest", "runs", "ok", "covered")
     show(
         "High dimension",

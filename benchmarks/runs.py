@@ -55,7 +55,7 @@ def workers(count):
         return
     spawn = multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(count, mp_context=spawn) as executor:
-        yield functools.partial(_over_seeds, functools.partial(executor.map, chunksize=5))
+        yield functools.partial(_over_seeds, executor.map)
 
 
 def _over_seeds(mapping, name, num_seeds, method=None):

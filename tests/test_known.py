@@ -13,6 +13,7 @@ from numpyro.infer.util import log_density
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "benchmarks"))
 
+from dimension import needed
 from known import known
 
 
@@ -70,3 +71,12 @@ def test_problems_of_the_table() -> None:
     assert problem.values == 0
     assert problem.scales == problem.magnitudes > 0
     assert len(known("eight_schools_means").values) == 2
+
+
+def test_evaluations_needed_for_one_percent() -> None:
+    points = [{"cost": 1e4, "error": 0.1}, {"cost": 1e6, "error": 0.001}]
+    found = needed(points)
+    assert not found["is_bound"]
+    np.testing.assert_allclose(found["evaluations"], 1e5)
+    assert needed(points[1:]) == {"evaluations": 1e6, "is_bound": True}
+    assert needed(points[:1]) is None
