@@ -27,6 +27,8 @@ MAX_REFIT_POINTS = 50_000
 # how many points per dimension the present covariances count for in a refit.
 SHRINKAGES = (0.1, 0.3, 0.6, 1.0)
 TRUSTS = (2.0, 10.0, 50.0, math.inf)
+# Points that a present scale counts for where a refit changes only scales.
+SCALE_TRUST = 5.0
 # Points whose density is evaluated at a time: one shape to compile.
 CHUNK = 4096
 
@@ -175,8 +177,30 @@ def fit(
     )
     effective = min(effective, POINTS_PER_GROUP * np.unique(groups).size)
     held_out = _held_out(groups, rng)
-    shrinkage = _best_shrinkage(points, weights, held_out, effective)
-    center, root = _moments(points, weights, shrinkage)
+    identity = np.zeros(points.shape[1]), np.eye(points.shape[1])
+    candidates = [_fit_in(identity, points, weights, held_out, effective, rng)]
+    if rival is not None:
+        frame = rival.means[0], rival.factors[0]
+        candidates.append(_fit_in(frame, points, weights, held_out, effective, rng))
+        rival_score = _mean_log_density(_gaussians(rival), points[held_out], weights[held_out])
+        candidates.append((rival_score, rival))
+    return max(candidates, key=lambda candidate: candidate[0])[1]
+
+
+def _fit_in(
+    frame: tuple[np.ndarray, np.ndarray],
+    points: np.ndarray,
+    weights: np.ndarray,
+    held_out: np.ndarray,
+    effective: float,
+    rng: np.random.Generator,
+) -> tuple[float, Mixture]:
+    """The best fit with covariances shrunk to the diagonal of a frame, and its held-out score."""
+    origin, axes = frame
+    framed = (points - origin) @ np.linalg.inv(axes).T
+    shrinkage = _best_shrinkage(framed, weights, held_out, effective)
+    framed_center, framed_root = _moments(framed, weights, shrinkage)
+    center, root = origin + axes @ framed_center, axes @ framed_root
     inverse = np.linalg.inv(root)
     whitened = (points - center) @ inverse.T
     train, test = (whitened[~held_out], weights[~held_out]), (whitened[held_out], weights[held_out])
@@ -185,18 +209,14 @@ def fit(
         if not _is_supported(count, 0.75 * effective, points.shape[1]):
             break
         start = _starting_mixture(*train, count, rng)
-        candidate = _em(*train, start, 0.75 * effective)
-        score = _mean_log_density(candidate, *test)
+        score = _mean_log_density(_em(*train, start, 0.75 * effective), *test)
         if score > best_score + 0.005:
             best, best_score = count, score
         elif count > 2 * best:
             break
     start = _starting_mixture(whitened, weights, best, rng)
     fitted = _with_student(_em(whitened, weights, start, effective), center, root)
-    if rival is None:
-        return fitted
-    rival_score = _mean_log_density(_gaussians(rival), points[held_out], weights[held_out])
-    return rival if rival_score > best_score + np.log(np.diag(inverse)).sum() else fitted
+    return best_score + float(np.log(np.abs(np.diag(inverse))).sum()), fitted
 
 
 def gaussian(center: np.ndarray, precision: np.ndarray) -> Mixture:
@@ -221,6 +241,8 @@ def refit(
     effective, points, weights, _ = _thinned(points, log_weights, names, rng, MAX_REFIT_POINTS)
     present = _gaussians(mixture)
     trust = _best_trust(present, points, weights, effective, rng)
+    if trust is None:
+        return mixture
     gaussians = _improved(present, points, weights, effective, trust)
     deviations = gaussians.means - gaussians.weights @ gaussians.means
     within = np.einsum("k,kij,klj->il", gaussians.weights, gaussians.factors, gaussians.factors)
@@ -250,11 +272,30 @@ def _gaussians(mixture: Mixture) -> Mixture:
 def _improved(
     present: Mixture, points: np.ndarray, weights: np.ndarray, effective: float, trust: float
 ) -> Mixture:
-    """EM from the present components, whose covariances count as `trust` points per dimension."""
+    """EM from the present components, whose covariances count as `trust` points per dimension.
+
+    With infinite trust only means and the scales along the present axes change.
+    """
     if math.isinf(trust):
-        return present
+        return _rescaled(present, points, weights * effective / weights.sum())
     covariances = present.factors @ present.factors.transpose(0, 2, 1)
     return _em(points, weights, present, effective, prior=covariances, trust=trust, steps=8)
+
+
+def _rescaled(present: Mixture, points: np.ndarray, weights: np.ndarray) -> Mixture:
+    columns = _component_log_densities(present, points)
+    responsibilities = np.exp(columns - columns.max(axis=1, keepdims=True))
+    responsibilities *= (weights / responsibilities.sum(axis=1))[:, None]
+    mass = responsibilities.sum(axis=0)
+    means, factors = np.empty_like(present.means), np.empty_like(present.factors)
+    for k in range(present.size):
+        along = (points - present.means[k]) @ np.linalg.inv(present.factors[k]).T
+        shift = responsibilities[:, k] @ along / (mass[k] + SCALE_TRUST)
+        squares = responsibilities[:, k] @ (along - shift) ** 2
+        scales = np.sqrt((squares + SCALE_TRUST) / (mass[k] + SCALE_TRUST))
+        means[k] = present.means[k] + present.factors[k] @ shift
+        factors[k] = present.factors[k] * scales
+    return Mixture((mass + 1.0) / (mass.sum() + mass.size), means, factors, present.degrees)
 
 
 def _best_trust(
@@ -263,22 +304,20 @@ def _best_trust(
     weights: np.ndarray,
     effective: float,
     rng: np.random.Generator,
-) -> float:
-    """How much the present covariances deserve, by the fit to held-out points."""
+) -> float | None:
+    """How much the present covariances deserve, by the fit to held-out points; None: all."""
     held_out = rng.random(weights.size) < 1 / 3
     if not 0 < held_out.sum() < held_out.size:
         return 2.0
     train = (points[~held_out], weights[~held_out])
     share = weights[~held_out].sum() / weights.sum()
+    test = (points[held_out], weights[held_out])
     scores = {
-        trust: _mean_log_density(
-            _improved(present, *train, share * effective, trust),
-            points[held_out],
-            weights[held_out],
-        )
+        trust: _mean_log_density(_improved(present, *train, share * effective, trust), *test)
         for trust in TRUSTS
     }
-    return max(scores, key=lambda trust: scores[trust])
+    best = max(scores, key=lambda trust: scores[trust])
+    return best if scores[best] > _mean_log_density(present, *test) else None
 
 
 def _best_shrinkage(
@@ -326,8 +365,9 @@ def _thinned(
     points, weights, groups = points[alive], weights[alive], groups[alive]
     if weights.size > limit:
         chance = weights / weights.sum()
-        chosen = rng.choice(weights.size, limit, p=chance, replace=True)
-        points, groups, weights = points[chosen], groups[chosen], np.ones(limit)
+        # Each point once, with its count as its weight: held-out points must not be among the rest.
+        chosen, counts = np.unique(rng.choice(chance.size, limit, p=chance), return_counts=True)
+        points, groups, weights = points[chosen], groups[chosen], counts.astype(float)
     return min(effective, limit), points, weights / weights.sum(), groups
 
 

@@ -256,7 +256,10 @@ def _relative_variance(settings: SMC, log_normalised: jax.Array, step: jax.Array
 def _adapted(
     density: Density, positions: jax.Array, log_weights: jax.Array, step_size: jax.Array
 ) -> Tuning:
-    """Covariance of the weighted particles, shrunk a little towards its diagonal."""
+    """Covariance of the weighted particles, shrunk a little towards its diagonal.
+
+    Where there are fewer than four particles per dimension it is the diagonal.
+    """
     continuous = positions[:, : density.layout.num_continuous]
     weights = jax.nn.softmax(log_weights)
     center = weights @ continuous
@@ -266,6 +269,8 @@ def _adapted(
     dimension = max(continuous.shape[1], 1)
     shrinkage = jnp.clip(dimension / effective, 0.01, 1.0)
     variances = jnp.maximum(jnp.diag(covariance), 1e-12 * (1 + center**2))
+    if continuous.shape[0] < 4 * dimension:
+        return Tuning(step_size, jnp.sqrt(variances), center)
     covariance = (1 - shrinkage) * covariance + shrinkage * jnp.diag(variances)
     factor = jnp.linalg.cholesky(covariance)
     factor = jnp.where(jnp.isfinite(factor).all(), factor, jnp.diag(jnp.sqrt(variances)))
