@@ -254,7 +254,8 @@ def meng_wong(log_drawn: np.ndarray, log_normal: np.ndarray) -> tuple[float, flo
             if abs(change) < 1e-10:
                 break
         values = np.exp(drawn_terms - drawn_terms.max())
-        effective = float(np.clip(autocorrelation_size(values), 2.0, values.size))
+        if values.min() < values.max():
+            effective = float(np.clip(autocorrelation_size(values), 2.0, values.size))
     drawn, normal = np.exp(drawn_terms), np.exp(normal_terms)
     variance = drawn.var() / drawn.mean() ** 2 / effective
     variance += normal.var() / normal.mean() ** 2 / normal.size

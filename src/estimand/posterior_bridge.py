@@ -25,7 +25,7 @@ from estimand.bridge import (
 )
 from estimand.density import Density, PathPoint, Terms, is_invalid
 from estimand.evidence import MIN_ESS, Status, effective_sample_size, log_mean, total
-from estimand.kernels import Kernel, Tuning
+from estimand.kernels import HMC, Kernel, RandomWalk, Tuning
 from estimand.methods import (
     LOG_MAX,
     MAX_JOINT_ERRORS,
@@ -54,7 +54,6 @@ NOTE = (
     "by the bridge from the posterior: a mode of the target where the posterior has no draws "
     "would be missed"
 )
-_SIGNS = (1, "gamma1_plus"), (-1, "gamma1_minus")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, repr=False)
@@ -76,7 +75,8 @@ class PosteriorBridge(Settings):
             `num_islands` pieces of equal length, chain after chain.
         num_particles: particles of each island at each temperature.
         num_steps: states of each Markov chain between temperatures; all of them are particles.
-        kernel: as for `SMC`.
+        kernel: `RandomWalk`, `MALA`, `HMC` or `IndependentT`, adapted to the particles; by default
+            `RandomWalk` up to 6 dimensions and `HMC(num_leapfrog=3)` above.
         conditional_ess: share of the particles that each new temperature leaves effective.
         cross_check: a method that takes another route, such as ``TABI(SMC(num_islands=8))``. Where
             its status is ok and it is more than four joint errors away, the status is
@@ -100,6 +100,8 @@ class PosteriorBridge(Settings):
             raise ValueError(
                 "PosteriorBridge: num_islands must be at least 2: the error is that between them."
             )
+        if self.num_steps < 2:
+            raise ValueError("PosteriorBridge: num_steps must be at least 2: the chains must move.")
         if self.num_samples < 4:
             raise ValueError("PosteriorBridge: num_samples must be at least 4 for R-hat.")
         if self.cross_check is not None and not hasattr(self.cross_check, "run"):
@@ -108,22 +110,29 @@ class PosteriorBridge(Settings):
                 f"{self.cross_check!r}."
             )
         try:
-            self._smc()
+            self._smc(self.kernel)
         except (TypeError, ValueError) as error:
             raise type(error)(str(error).replace("SMC:", "PosteriorBridge:", 1)) from None
 
-    def _smc(self) -> SMC:
+    def _smc(self, kernel: Kernel | None) -> SMC:
         return SMC(
             num_particles=self.num_particles,
             num_steps=self.num_steps,
-            kernel=self.kernel,
+            kernel=kernel,
             conditional_ess=self.conditional_ess,
             num_islands=self.num_islands,
         )
 
+    def kernel_for(self, density: Density) -> Any:
+        """The kernel, or the default one for the program."""
+        if self.kernel is not None:
+            return self.kernel
+        # At equal cost its error in 100 dimensions is 0.4 of MALA's; in 10 they are the same.
+        return RandomWalk() if density.dimension <= 6 else HMC(num_leapfrog=3)
+
     def check(self, density: Density) -> None:
         density.require_continuous("PosteriorBridge")
-        self._smc().kernel_for(density).check(density)
+        self.kernel_for(density).check(density)
         if self.draws is None:
             density.require_prior("PosteriorBridge without draws")
         else:
@@ -147,13 +156,12 @@ class PosteriorBridge(Settings):
         if posterior.positions is None:
             figures = [Figures(0.0, math.inf, Status.no_mass_found, 0.0) for _ in outputs]
             return posterior.run(figures, [])
-        smc = self._smc()
-        smc = dataclasses.replace(smc, kernel=smc.kernel_for(density).structure())
+        smc = self._smc(self.kernel_for(density).structure())
         starts = jnp.asarray(_cut(posterior.positions, self.num_islands, self.num_particles))
         figures, bridges = [], []
         for output in outputs:
             parts = []
-            for number, (_, name) in enumerate(_SIGNS):
+            for number, name in enumerate(("gamma1_plus", "gamma1_minus")):
                 key = keys[2 + 2 * output + number]
                 parts.append(_bridge(smc, key, density.part(name, output), starts))
             bridges.extend(parts)
@@ -327,18 +335,20 @@ def _tunings_by_the_others(clouds: Cloud, log_weights: jax.Array) -> Tuning:
 
 
 def _bridge(settings: SMC, rng_key: jax.Array, density: Density, starts: jax.Array) -> _Bridged:
-    record: _Record = jax.tree.map(np.asarray, _temper_islands(settings, rng_key, density, starts))
-    betas = record.betas[np.isfinite(record.betas)]
+    record = _temper_islands(settings, rng_key, density, starts)
+    log_target = np.asarray(record.log_target, float)
+    betas = np.asarray(record.betas, float)
+    betas = betas[np.isfinite(betas)]
     log_ratios = np.array(
         [
-            _log_ratio(betas, log_target, settings.num_chains)
-            for log_target in np.moveaxis(record.log_target, 1, 0)
+            _log_ratio(betas, log_target[:, island], settings.num_chains)
+            for island in range(settings.num_islands)
         ]
     )
     statuses = [Status.nan_density] if total(record.invalid) else []
     if not record.is_finished:
         statuses.append(Status.not_converged)
-    alive = np.asarray(starts)[record.log_target[0] > -np.inf]
+    alive = np.asarray(starts)[log_target[0] > -np.inf]
     # Equal weights inside an island, the islands weighted by what they found.
     ess = settings.num_particles * effective_sample_size(log_ratios)
     return _Bridged(
