@@ -202,16 +202,16 @@ def test_same_key_same_result(seed: int) -> None:
 def test_blind_to_a_mode_that_only_the_target_sees(seed: int) -> None:
     """SIR: 97 % of the expectation is in a mode with 3e-5 of the posterior's mass.
 
-    The answer is many times too small, no diagnostic of its own says so, and the note does. The
-    comparison with a route from the prior finds it.
+    The answer is three to five times too small, no diagnostic of its own says so, and the note
+    does. The comparison with a route from the prior finds it.
     """
     problem = PROBLEMS["sir"]
     direct = ep.TABI(ep.SMC(num_particles=2000, num_steps=50, num_islands=8))
     method = ep.PosteriorBridge(num_samples=500, num_particles=1000, cross_check=direct)
     result = ep.estimate_expectation(bound("sir"), method, rng_key=seed, throw=False)
     assert isinstance(problem.value, float)
-    assert 0 < result.value < problem.value / 3
-    assert result.interval(0.999)[1] < problem.value / 2
+    assert 0 < result.value < problem.value / 2
+    assert result.interval()[1] < problem.value
     assert result.run.notes[0] == NOTE
     assert result.status is ep.Status.replicates_disagree
     assert result.run.notes[1].startswith("the cross-check disagrees: TABI")
