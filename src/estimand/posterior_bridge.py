@@ -314,7 +314,7 @@ def _tunings_by_the_others(clouds: Cloud, log_weights: jax.Array) -> Tuning:
     """For each island step size of its own, mean and covariance of all other islands' particles.
 
     A covariance of the particles that it then moves draws them towards its own errors: in 100
-    dimensions with 2,000 particles that made the ratio six times too large.
+    dimensions with 2,000 particles that made the ratio about seven times too large.
     """
     weights = jnp.exp(log_weights - log_weights.max())
     count = weights.shape[0]
