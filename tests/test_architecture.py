@@ -30,6 +30,7 @@ ORDER = (
     "bridge",
     "methods",
     "posterior",
+    "posterior_bridge",
     "mixture",
     "laplace",
     "adaptive",

@@ -10,6 +10,7 @@ from estimand.evidence import Evidence, ImportanceSampling, Status
 from estimand.kernels import HMC, MALA, NUTS, IndependentT, RandomWalk
 from estimand.methods import SKIP, TABI, SelfNormalised
 from estimand.posterior import PosteriorMCMC
+from estimand.posterior_bridge import PosteriorBridge
 from estimand.program import Expectation, ExpectationProgram, ProgramError, expect, expectation
 from estimand.schedule import geometric, linear
 from estimand.smc import SMC
@@ -35,6 +36,7 @@ __all__ = [
     "ExpectationProgram",
     "ImportanceSampling",
     "IndependentT",
+    "PosteriorBridge",
     "PosteriorMCMC",
     "ProgramError",
     "RandomWalk",

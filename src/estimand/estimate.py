@@ -190,7 +190,7 @@ def estimate_expectation(
     Args:
         expectation: a program called with its data.
         method: `Auto` by default, which chooses the route itself; or `AdaptiveIS`, `TABI`,
-            `SelfNormalised`, `PosteriorMCMC`.
+            `PosteriorBridge`, `SelfNormalised`, `PosteriorMCMC`.
         rng_key: an int or a JAX key; the same key gives the same result.
         throw: raise `EstimationError` if the status is not `ok`; False returns the estimate, whose
             `status` must then be looked at.

@@ -28,6 +28,8 @@ from estimand.evidence import (
 )
 
 CONFIDENCE = 0.95
+# Independent routes that are farther apart than this many joint errors disagree.
+MAX_JOINT_ERRORS = 4.0
 LOG_MAX = math.log(sys.float_info.max) - 1
 
 
@@ -297,6 +299,13 @@ def _weighted_figures(log_weights: np.ndarray, f: np.ndarray, evidence: Evidence
     return figures._replace(
         value=mean * scale, standard_error=error * scale, status=worst(statuses)
     )
+
+
+def joint_errors(first: Figures, second: Figures) -> float:
+    """How far two independent estimates of one output are apart, in joint standard errors."""
+    error = math.hypot(first.standard_error, second.standard_error)
+    distance = abs(first.value - second.value)
+    return distance / error if error > 0 else (0.0 if distance == 0 else math.inf)
 
 
 def rule_of_three(num_effective: float) -> float:

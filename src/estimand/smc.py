@@ -103,7 +103,24 @@ class SMC(Settings):
         return _islands(structure, rng_key, density, betas, tuning)
 
 
-class _Cloud(NamedTuple):
+class Path(NamedTuple):
+    """A way to the target from a density that can be drawn from, by inverse temperature β.
+
+    `log_ratio` is the log of the path's end over its start: at β the density is start · ratio^β.
+    """
+
+    point: Callable[[jax.Array], PathPoint]
+    log_ratio: Callable[[Terms], jax.Array]
+
+
+def _from_prior(beta: jax.Array) -> PathPoint:
+    return PathPoint(beta, beta)
+
+
+FROM_PRIOR = Path(_from_prior, lambda terms: terms.log_weight)
+
+
+class Cloud(NamedTuple):
     """The particles between two temperatures, and what is known so far."""
 
     step: jax.Array
@@ -145,64 +162,41 @@ def _islands(
     )
 
 
-def _run(settings: SMC, rng_key: jax.Array, density: Density, betas: Any, tuning: Tuning) -> _Cloud:
+def _run(settings: SMC, rng_key: jax.Array, density: Density, betas: Any, tuning: Tuning) -> Cloud:
     start_key, move_key = jax.random.split(rng_key)
-    kernel: Any = settings.kernel
-    cloud = _start(settings, start_key, density, kernel)
-
-    def is_unfinished(cloud: _Cloud) -> jax.Array:
-        limit = MAX_TEMPERATURES if betas is None else betas.size - 1
-        return (cloud.beta < 1) & (cloud.step < limit) & (cloud.log_z > -jnp.inf)
-
-    def temper(cloud: _Cloud) -> _Cloud:
-        resample_key, chain_key = jax.random.split(jax.random.fold_in(move_key, cloud.step))
-        log_ratio = cloud.terms.log_weight
-        if betas is None:
-            beta = next_temperature(cloud.beta, log_ratio, settings.conditional_ess)
-        else:
-            beta = betas[cloud.step + 1]
-        increments = (beta - cloud.beta) * log_ratio
-        log_mean = logsumexp(increments) - math.log(settings.num_particles)
-        variance = _relative_variance(settings, increments - log_mean, cloud.step)
-        chosen = settings.resampling(resample_key, increments, settings.num_chains)
-        used = tuning
-        if settings.adapt:
-            used = _adapted(density, cloud.positions, increments, cloud.step_size)
-        ancestors = (cloud.positions[chosen], jax.tree.map(lambda x: x[chosen], cloud.terms))
-        states, info, final = _move(settings, chain_key, density, ancestors, beta, used)
-        acceptance = info.acceptance.mean()
-        change = jnp.exp(2.0 * (acceptance - kernel.target_acceptance))
-        return _Cloud(
-            cloud.step + 1,
-            beta,
-            states[0],
-            states[1],
-            cloud.log_z + log_mean,
-            cloud.relative_variance + variance,
-            cloud.step_size * change,
-            cloud.evaluations + info.num_evaluations.sum(dtype=jnp.int32) + final[0],
-            cloud.gradients + info.num_gradients.sum(dtype=jnp.int32) + final[1],
-            cloud.invalid + info.num_invalid.sum(dtype=jnp.int32),
-            cloud.betas.at[cloud.step].set(beta),
-            cloud.acceptance.at[cloud.step].set(acceptance),
-        )
-
-    cloud = lax.while_loop(is_unfinished, temper, cloud)
-    unfinished = jnp.where(cloud.beta < 1, -jnp.inf, cloud.log_z)
-    return cloud._replace(log_z=unfinished)
-
-
-def _start(settings: SMC, rng_key: jax.Array, density: Density, kernel: Any) -> _Cloud:
-    keys = jax.random.split(rng_key, settings.num_particles)
+    keys = jax.random.split(start_key, settings.num_particles)
     positions, terms = jax.vmap(density.draw_prior)(keys)
     is_bad = is_invalid(terms.log_weight)
     terms = terms._replace(
         log_likelihood=jnp.where(is_bad, -jnp.inf, terms.log_likelihood),
         log_target=jnp.where(is_bad, 0.0, terms.log_target),
     )
+    cloud = start_cloud(settings, density, positions, terms, is_bad.sum())
+    limit = MAX_TEMPERATURES if betas is None else betas.size - 1
+
+    def step(cloud: Cloud) -> Cloud:
+        key = jax.random.fold_in(move_key, cloud.step)
+        log_ratio = FROM_PRIOR.log_ratio(cloud.terms)
+        if betas is None:
+            beta = next_temperature(cloud.beta, log_ratio, settings.conditional_ess)
+        else:
+            beta = betas[cloud.step + 1]
+        used = None if settings.adapt else tuning
+        return temper(settings, key, density, FROM_PRIOR, cloud, beta, used)
+
+    cloud = lax.while_loop(lambda cloud: is_unfinished(cloud, limit), step, cloud)
+    unfinished = jnp.where(cloud.beta < 1, -jnp.inf, cloud.log_z)
+    return cloud._replace(log_z=unfinished)
+
+
+def start_cloud(
+    settings: SMC, density: Density, positions: jax.Array, terms: Terms, num_invalid: jax.Array
+) -> Cloud:
+    """The cloud at β = 0, of draws from the start of the path that cost one evaluation each."""
+    kernel: Any = settings.kernel
     zero = jnp.zeros((), positions.dtype)
     trace = jnp.full(MAX_TEMPERATURES, jnp.nan, positions.dtype)
-    return _Cloud(
+    return Cloud(
         jnp.int32(0),
         zero,
         positions,
@@ -212,9 +206,56 @@ def _start(settings: SMC, rng_key: jax.Array, density: Density, kernel: Any) -> 
         jnp.asarray(kernel.natural_step(density.layout.num_continuous), positions.dtype),
         jnp.int32(settings.num_particles),
         jnp.int32(0),
-        is_bad.sum().astype(jnp.int32),
+        num_invalid.astype(jnp.int32),
         trace,
         trace,
+    )
+
+
+def is_unfinished(cloud: Cloud, limit: int = MAX_TEMPERATURES) -> jax.Array:
+    """Whether there is a way to go, steps to go it, and a particle alive."""
+    return (cloud.beta < 1) & (cloud.step < limit) & (cloud.log_z > -jnp.inf)
+
+
+def temper(
+    settings: SMC,
+    rng_key: jax.Array,
+    density: Density,
+    path: Path,
+    cloud: Cloud,
+    beta: jax.Array,
+    tuning: Tuning | None = None,
+) -> Cloud:
+    """The cloud at the next inverse temperature: weigh, resample, move.
+
+    Without `tuning` the kernel is adapted to the particles.
+    """
+    kernel: Any = settings.kernel
+    resample_key, chain_key = jax.random.split(rng_key)
+    increments = (beta - cloud.beta) * path.log_ratio(cloud.terms)
+    log_mean = logsumexp(increments) - math.log(settings.num_particles)
+    variance = _relative_variance(settings, increments - log_mean, cloud.step)
+    chosen = settings.resampling(resample_key, increments, settings.num_chains)
+    if tuning is None:
+        tuning = _adapted(density, cloud.positions, increments, cloud.step_size)
+    ancestors = (cloud.positions[chosen], jax.tree.map(lambda x: x[chosen], cloud.terms))
+    point = path.point(beta)
+    states, info, final = _move(settings, chain_key, density, ancestors, point, tuning)
+    acceptance = info.acceptance.mean()
+    change = jnp.exp(2.0 * (acceptance - kernel.target_acceptance))
+    return Cloud(
+        cloud.step + 1,
+        beta,
+        states[0],
+        states[1],
+        cloud.log_z + log_mean,
+        cloud.relative_variance + variance,
+        cloud.step_size * change,
+        cloud.evaluations + info.num_evaluations.sum(dtype=jnp.int32) + final[0],
+        cloud.gradients + info.num_gradients.sum(dtype=jnp.int32) + final[1],
+        cloud.invalid + info.num_invalid.sum(dtype=jnp.int32),
+        cloud.betas.at[cloud.step].set(beta),
+        cloud.acceptance.at[cloud.step].set(acceptance),
     )
 
 
@@ -256,21 +297,25 @@ def _relative_variance(settings: SMC, log_normalised: jax.Array, step: jax.Array
 def _adapted(
     density: Density, positions: jax.Array, log_weights: jax.Array, step_size: jax.Array
 ) -> Tuning:
-    """Covariance of the weighted particles, shrunk a little towards its diagonal.
-
-    Where there are fewer than four particles per dimension it is the diagonal.
-    """
+    """Mean and covariance of the weighted particles; variances if they are few for a covariance."""
     continuous = positions[:, : density.layout.num_continuous]
     weights = jax.nn.softmax(log_weights)
     center = weights @ continuous
     deviations = continuous - center[None]
+    if continuous.shape[0] < 4 * continuous.shape[1]:
+        variances = jnp.maximum(weights @ deviations**2, 1e-12 * (1 + center**2))
+        return Tuning(step_size, jnp.sqrt(variances), center)
     covariance = (weights[:, None] * deviations).T @ deviations
-    effective = 1 / jnp.sum(weights**2)
-    dimension = max(continuous.shape[1], 1)
+    return shrunk(step_size, center, covariance, 1 / jnp.sum(weights**2))
+
+
+def shrunk(
+    step_size: jax.Array, center: jax.Array, covariance: jax.Array, effective: jax.Array
+) -> Tuning:
+    """Tuning by a covariance from so many effective particles, shrunk towards its diagonal."""
+    dimension = max(center.size, 1)
     shrinkage = jnp.clip(dimension / effective, 0.01, 1.0)
     variances = jnp.maximum(jnp.diag(covariance), 1e-12 * (1 + center**2))
-    if continuous.shape[0] < 4 * dimension:
-        return Tuning(step_size, jnp.sqrt(variances), center)
     covariance = (1 - shrinkage) * covariance + shrinkage * jnp.diag(variances)
     factor = jnp.linalg.cholesky(covariance)
     factor = jnp.where(jnp.isfinite(factor).all(), factor, jnp.diag(jnp.sqrt(variances)))
@@ -282,12 +327,11 @@ def _move(
     rng_key: jax.Array,
     density: Density,
     ancestors: tuple,
-    beta: jax.Array,
+    point: PathPoint,
     tuning: Tuning,
 ) -> tuple:
-    """Markov chains from the ancestors at a temperature; their states, costs and start costs."""
+    """Markov chains from the ancestors at one point; their states, costs and start costs."""
     kernel: Any = settings.kernel
-    point = PathPoint(beta, beta)
 
     def chain(key: jax.Array, position: jax.Array, terms: Terms) -> tuple:
         start, start_cost = kernel.init(density, position, terms, point)
