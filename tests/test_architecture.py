@@ -19,6 +19,7 @@ SOURCE = ROOT / "src" / "estimand"
 ORDER = (
     "settings",
     "compilation",
+    "progress",
     "program",
     "density",
     "schedule",
@@ -33,6 +34,7 @@ ORDER = (
     "posterior_bridge",
     "mixture",
     "laplace",
+    "importance",
     "adaptive",
     "auto",
     "estimate",

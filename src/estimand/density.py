@@ -184,21 +184,28 @@ class Density:
         layout = dataclasses.replace(self.layout, is_standardised=is_standardised)
         return dataclasses.replace(self, layout=layout)
 
-    def in_plain_coordinates(self, position: jax.Array) -> jax.Array:
-        """A position as the density that is not standardised has it."""
-        sites, _ = self._trace(self._substitution(position))
-        return self._with_coordinates(False)._unconstrain(sites)
+    def in_plain_coordinates(self, positions: jax.Array) -> jax.Array:
+        """Positions, one per row, as the density that is not standardised has them."""
+        return _in_plain_coordinates(self, positions) if self.layout.is_standardised else positions
 
-    def log_scales(self, rng_key: jax.Array) -> jax.Array:
+    def has_varying_scales(self) -> bool:
+        """Whether standardised coordinates depend on other sites in more than their location."""
+        scales = jax.jit(jax.vmap(self._log_scales))(jax.random.split(jax.random.key(0)))
+        return bool((scales[0] != scales[1]).any())
+
+    def _log_scales(self, rng_key: jax.Array) -> jax.Array:
         """log of the volumes by which the sites are standardised at a prior draw."""
         sites, _ = self._trace(None, rng_key)
         fns = [_without_mask(sites[site.latent.name]["fn"]) for site in self.layout.sites]
         transforms = [_standardising(fn) for fn in fns]
-        return jnp.stack([jnp.zeros(())] + [
-            jnp.sum(transform.log_abs_det_jacobian(jnp.zeros(fn.shape()), None))
-            for fn, transform in zip(fns, transforms, strict=True)
-            if transform is not None
-        ])
+        return jnp.stack(
+            [jnp.zeros(())]
+            + [
+                jnp.sum(transform.log_abs_det_jacobian(jnp.zeros(fn.shape()), None))
+                for fn, transform in zip(fns, transforms, strict=True)
+                if transform is not None
+            ]
+        )
 
     @property
     def name(self) -> str:
@@ -404,14 +411,20 @@ class Density:
             pieces.append(jnp.ravel(value))
         return jnp.concatenate([piece.astype(pieces[0].dtype) for piece in pieces])
 
-
     def _transform(self, fn: Any) -> Any:
         """The map from a site's coordinates to its value."""
         transform = _standardising(_without_mask(fn)) if self.layout.is_standardised else None
         return _plain_transform(fn) if transform is None else transform
 
 
-_LOCATION_SCALE = (dist.Normal, dist.Cauchy, dist.StudentT, dist.Laplace, dist.Logistic, dist.Gumbel)
+_LOCATION_SCALE = (
+    dist.Normal,
+    dist.Cauchy,
+    dist.StudentT,
+    dist.Laplace,
+    dist.Logistic,
+    dist.Gumbel,
+)
 
 
 def _plain_transform(fn: Any) -> Any:
@@ -491,6 +504,15 @@ def _coordinates(expectation: Expectation) -> tuple[Coordinates, ...]:
         places.append(Coordinates(latent, start, shapes[name], transformed[name]))
         start = places[-1].stop
     return tuple(places)
+
+
+@jax.jit
+def _in_plain_coordinates(density: Density, positions: jax.Array) -> jax.Array:
+    def one(position: jax.Array) -> jax.Array:
+        sites, _ = density._trace(density._substitution(position))
+        return density._with_coordinates(False)._unconstrain(sites)
+
+    return jax.lax.map(one, positions, batch_size=min(10_000, positions.shape[0]))
 
 
 def _forward_gradient(

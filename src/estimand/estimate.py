@@ -13,6 +13,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from estimand import progress
 from estimand.auto import Auto
 from estimand.compilation import CompilationClock
 from estimand.density import Density
@@ -184,6 +185,7 @@ def estimate_expectation(
     *,
     rng_key: int | jax.Array = 0,
     throw: bool = True,
+    progress_bar: bool | None = None,
 ) -> Estimate:
     """Estimates the expectation of a bound program's return value.
 
@@ -194,6 +196,8 @@ def estimate_expectation(
         rng_key: an int or a JAX key; the same key gives the same result.
         throw: raise `EstimationError` if the status is not `ok`; False returns the estimate, whose
             `status` must then be looked at.
+        progress_bar: a bar on standard error with the stage and the estimate so far; by default
+            where that is a terminal and rich is installed.
     """
     if isinstance(expectation, ExpectationProgram):
         raise TypeError(
@@ -207,7 +211,7 @@ def estimate_expectation(
         hint = f" Did you mean TABI({type(method).__name__}(...))?" * hasattr(method, "estimate")
         raise TypeError(f"expected a method such as TABI(AnIS()), got {method!r}.{hint}")
     started = time.perf_counter()
-    with CompilationClock() as clock:
+    with progress.bar(progress_bar), CompilationClock() as clock:
         density = Density.of(expectation)
         method.check(density)
         run = method.run(as_key(rng_key), density)

@@ -62,6 +62,20 @@ class Run(NamedTuple):
     notes: tuple[str, ...] = ()
 
 
+def in_plain_coordinates(run: Run, density: Density) -> Run:
+    """The same run with positions as the density that is not standardised has them."""
+    if not density.layout.is_standardised:
+        return run
+    moved: dict[int, jax.Array] = {}
+    evidence = []
+    for name, item in run.evidence:
+        key = id(item.positions)
+        if key not in moved:
+            moved[key] = density.in_plain_coordinates(item.positions)
+        evidence.append((name, item._replace(positions=moved[key])))
+    return run._replace(evidence=tuple(evidence))
+
+
 class Method(Protocol):
     """What `estimate_expectation` needs of a method."""
 
@@ -215,9 +229,14 @@ _GRAVITY = (
 )
 
 
+def gravity(status: Status) -> int:
+    """How grave a status is; 0 is `ok`."""
+    return _GRAVITY.index(status)
+
+
 def worst(statuses: list[Status]) -> Status:
     """The gravest of several statuses."""
-    return max(statuses, key=_GRAVITY.index)
+    return max(statuses, key=gravity)
 
 
 @dataclasses.dataclass(frozen=True, repr=False)

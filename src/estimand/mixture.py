@@ -172,9 +172,7 @@ def fit(
     group (a Markov chain) are dependent and often equal: split at random they would reward
     components that sit on single points. A rival that does better there is given back instead.
     """
-    effective, points, weights, groups = _thinned(
-        points, log_weights, groups, rng, MAX_FIT_POINTS
-    )
+    effective, points, weights, groups = _thinned(points, log_weights, groups, rng, MAX_FIT_POINTS)
     effective = min(effective, POINTS_PER_GROUP * np.unique(groups).size)
     held_out = _held_out(groups, rng)
     identity = np.zeros(points.shape[1]), np.eye(points.shape[1])
