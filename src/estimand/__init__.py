@@ -13,6 +13,7 @@ from estimand.posterior import PosteriorMCMC
 from estimand.program import Expectation, ExpectationProgram, ProgramError, expect, expectation
 from estimand.schedule import geometric, linear
 from estimand.smc import SMC
+from estimand.target import event
 
 __version__ = "0.1.0"
 
@@ -41,6 +42,7 @@ __all__ = [
     "SelfNormalised",
     "Status",
     "estimate_expectation",
+    "event",
     "expect",
     "expectation",
     "geometric",
