@@ -14,6 +14,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax.extend import core
 
 from estimand import intervals
@@ -174,6 +175,7 @@ class Plan:
     is_soft: set[int]
     varies: set[int]
     sources: dict[Step, slice]
+    guards: set[Step]
     lifted: list[Step]
     softened: list[Step]
     live: list[Step]
@@ -194,7 +196,10 @@ def analyse(closed: core.ClosedJaxpr, num_varying: int) -> Plan:
     steps = _ancestors(flat.steps, output)
     bounds = _bounds(flat, steps)
     is_scaled, is_revised = _scaled(flat, steps, bounds)
-    varies, is_soft, sources = _soft(flat, steps, bounds, flat.inputs[:num_varying])
+    guards = _error_function_guards(steps, flat.constants) | _repeated_choices(steps, flat)
+    varies, is_soft, begins = _soft(flat, steps, bounds, guards, flat.inputs[:num_varying])
+    is_soft = _reaching(flat, steps, output, is_soft, guards)
+    sources = _places(flat, [step for step in begins if step.outputs[0] in is_soft])
     softened = [step for step in steps if not is_soft.isdisjoint(step.outputs)]
     wanted = _wanted(steps, output, is_scaled, softened)
     lifted = [
@@ -206,7 +211,7 @@ def analyse(closed: core.ClosedJaxpr, num_varying: int) -> Plan:
     live = _live(flat, {*lifted, *softened})
     return Plan(
         flat.avals, flat.constants, flat.inputs, tuple(auxiliary), output, steps, bounds,
-        is_scaled & wanted, is_revised, is_soft, varies, sources, lifted, softened, live,
+        is_scaled & wanted, is_revised, is_soft, varies, sources, guards, lifted, softened, live,
     )  # fmt: skip
 
 
@@ -352,26 +357,54 @@ def _wanted(steps: list[Step], output: int, is_scaled: set[int], softened: list[
 
 
 def _soft(
-    flat: _Flat, steps: list[Step], bounds: dict[int, Interval], varying: tuple[int, ...]
-) -> tuple[set[int], set[int], dict[Step, slice]]:
-    """Variables that vary, those that softening changes, and the comparisons it begins with."""
-    varies, is_soft = set(varying), set[int]()
-    sources: dict[Step, slice] = {}
-    guards, start = _guards(steps, flat.constants), 0
+    flat: _Flat,
+    steps: list[Step],
+    bounds: dict[int, Interval],
+    guards: set[Step],
+    varying: tuple[int, ...],
+) -> tuple[set[int], set[int], list[Step]]:
+    """Variables that vary, those that softened comparisons change, and the comparisons."""
+    varies, is_soft, begins = set(varying), set[int](), []
     for step in steps:
         if not varies.isdisjoint(step.inputs):
             varies.update(step.outputs)
         is_guard = step.is_guard or step in guards
         if not is_guard and _is_source(step, flat.avals, bounds, varies, is_soft):
-            stop = start + math.prod(flat.avals[step.outputs[0]].shape)
-            sources[step], start = slice(start, stop), stop
             is_soft.update(step.outputs)
+            begins.append(step)
         elif step.shadows:
             pairs = zip(step.outputs, step.shadows, strict=True)
             is_soft.update(out for out, shadow in pairs if shadow in is_soft)
-        elif not is_soft.isdisjoint(step.inputs):
-            is_soft.update(out for out in step.outputs if _is_softened(step, out, flat, is_soft))
-    return varies, is_soft, sources
+        else:
+            inputs = element_inputs(step) if is_guard else step.inputs
+            if not is_soft.isdisjoint(inputs):
+                soft = (out for out in step.outputs if _is_softened(step, out, flat, is_soft))
+                is_soft.update(soft)
+    return varies, is_soft, begins
+
+
+def _reaching(
+    flat: _Flat, steps: list[Step], output: int, is_soft: set[int], guards: set[Step]
+) -> set[int]:
+    """Those of the softened variables that reach the output."""
+    reaching = {output} & is_soft
+    for step in reversed(steps):
+        if not reaching.isdisjoint(step.outputs):
+            has_rule = has_number_rule(step) or step.name in EVENT_RULES or step.name in COMPARISONS
+            inputs = element_inputs(step) if step in guards else step.inputs
+            used = (i for i in inputs if has_rule or is_float(flat.avals[i]))
+            reaching.update(i for i in (*step.shadows, *used) if i in is_soft)
+    return reaching
+
+
+def _places(flat: _Flat, sources: list[Step]) -> dict[Step, slice]:
+    """The place of each comparison's margins in the vector of all."""
+    places: dict[Step, slice] = {}
+    start = 0
+    for step in sources:
+        stop = start + math.prod(flat.avals[step.outputs[0]].shape)
+        places[step], start = slice(start, stop), stop
+    return places
 
 
 def _is_source(
@@ -403,13 +436,14 @@ def _is_softened(step: Step, out: int, flat: _Flat, is_soft: set[int]) -> bool:
     """Whether a result differs when the operands in `is_soft` are softened."""
     aval = flat.avals[out]
     if is_event(aval):
-        return step.name in EVENT_RULES or step.name in STRUCTURAL or step.name == "select_n"
+        is_kept = step.name == "convert_element_type" and is_event(flat.avals[step.inputs[0]])
+        return is_kept or step.name in (*EVENT_RULES, *STRUCTURAL, "select_n")
     if has_number_rule(step):
         return is_float(aval) or jnp.issubdtype(aval.dtype, jnp.integer)
     return is_float(aval) and any(i in is_soft and is_float(flat.avals[i]) for i in step.inputs)
 
 
-def _guards(steps: list[Step], constants: dict[int, Any]) -> set[Step]:
+def _error_function_guards(steps: list[Step], constants: dict[int, Any]) -> set[Step]:
     """Comparisons that choose between forms of one error function, as in the normal cdf."""
     made_by = {out: step for step in steps for out in step.outputs}
     forms: dict[int, int] = {}
@@ -428,4 +462,34 @@ def _guards(steps: list[Step], constants: dict[int, Any]) -> set[Step]:
                 elif not any(i in constants for i in cases):
                     forms[step.outputs[0]] = arguments.pop()  # type: ignore[assignment]
                     found.update(made_by[i] for i in which if i in made_by)
+    return found
+
+
+def _repeated_choices(steps: list[Step], flat: _Flat) -> set[Step]:
+    """Choices within a branch of the same choice: guards, as in where(c, log(where(c, x, 1)), 0).
+
+    Softened, the inner one would give its function the arguments it is there to avoid.
+    """
+    choices: dict[int, list[Step]] = {}
+    same, known = dict[int, int](), dict[tuple, int]()
+    for index, value in flat.constants.items():
+        if np.size(value) == 1 and not isinstance(value, jax.core.Tracer):
+            key = ("constant", str(flat.avals[index]), str(value))
+            same[index] = known.setdefault(key, index)
+    for step in steps:
+        inputs = tuple(same.get(i, i) for i in step.inputs)
+        if step.name in COMPARISONS or step.name in EVENT_RULES or has_number_rule(step):
+            key = (step.name, str(step.params), inputs)
+            same[step.outputs[0]] = known.setdefault(key, step.outputs[0])
+        if step.name == "select_n":
+            choices.setdefault(inputs[0], []).append(step)
+    found: set[Step] = set()
+    for group in choices.values():
+        for k, inner in enumerate(group[:-1]):
+            later, made = set(group[k + 1 :]), set(inner.outputs)
+            for step in steps:
+                if step in later and not made.isdisjoint(element_inputs(step)):
+                    found.add(inner)
+                if not made.isdisjoint(step.inputs):
+                    made.update(step.outputs)
     return found

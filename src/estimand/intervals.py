@@ -248,12 +248,10 @@ def _rule_of_logic(combine: Callable) -> Callable:
 
 def _convert(operands: list[Interval], _params: Any, avals: list, out: Any) -> Interval:
     (a,) = operands
+    if jnp.issubdtype(out.dtype, jnp.floating) or avals[0].dtype == jnp.bool_:
+        return a
     if out.dtype == jnp.bool_:
         return TRUTH
-    if jnp.issubdtype(out.dtype, jnp.floating):
-        return a
-    if avals[0].dtype == jnp.bool_:
-        return a
     # A number too large for an integer wraps or saturates.
     limit = float(jnp.iinfo(out.dtype).max)
     inside = (a.low >= -limit) & (a.high <= limit)
@@ -451,6 +449,10 @@ _RULES: dict[str, Callable] = {
     ),
     "broadcast_in_dim": _rule_of_movement(_broadcast),
     "slice": _rule_of_movement(_slice),
+    "stack": _hull_of_all,
+    "unstack": _hull_of_first,
+    "split": _hull_of_first,
+    "tile": _hull_of_first,
 }
 # x·x is a square; NaN is in no interval, so that x ≠ x is never seen.
 _OF_SAME: dict[str, Callable] = {

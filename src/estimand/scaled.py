@@ -259,8 +259,14 @@ def expm1(a: Scaled) -> Scaled:
 
 def log1p(a: Scaled) -> Scaled:
     """log(1 + a)."""
-    value = a.value()
-    is_large = value > 1 / jnp.finfo(value.dtype).eps
+    # Beyond 1/eps the logarithm is that of a itself; capped, exp has no infinite derivative there.
+    limit = -math.log(float(jnp.finfo(a.mantissa.dtype).eps))
+    if a.log_scale is not None:
+        a = a.normalised()
+        value = a.mantissa * jnp.exp(jnp.minimum(a.scale, limit + 1))
+    else:
+        value = a.mantissa
+    is_large = value > math.exp(limit)
     small = jnp.where(is_large, 0.5, value)
     big = Scaled(jnp.where(is_large, log_abs(a), 1.0))
     return chosen(is_large, _times_ratio(a, small, jnp.log1p, -0.5, ~is_large), big)
@@ -473,4 +479,8 @@ STRUCTURAL: dict[str, int | None] = {
     "gather": 1,
     "dynamic_update_slice": 2,
     "concatenate": None,
+    "stack": None,
+    "unstack": 1,
+    "split": 1,
+    "tile": 1,
 }

@@ -257,7 +257,7 @@ def _lifted_layer(plan: Plan, base: _Layer) -> _Layer:
             layer.values.update((out, v) for out, v in pairs if out in plan.is_revised)
         for k, out in enumerate(step.outputs):
             if out in plan.is_scaled:
-                made = layer.number(step.shadows[k]) if step.shadows else _number(step, layer)
+                made = layer.number(step.shadows[k]) if step.shadows else _number(step, layer, k)
                 if made is not None:
                     layer.numbers[out] = made
     return layer
@@ -282,11 +282,15 @@ def _soft_layer(plan: Plan, below: _Layer, widths: jax.Array) -> _Layer:
                 elif out in plan.is_soft:
                     layer.numbers[out] = layer.number(shadow)
         elif is_event(aval):
-            layer.events[step.outputs[0]] = _event(step, layer)
+            events = _events(step, layer)
+            layer.events.update(zip(step.outputs, events, strict=True))
         else:
-            number = _number(step, layer) if has_number_rule(step) else None
-            if number is not None:
-                layer.numbers[step.outputs[0]] = number
+            numbers = [
+                _number(step, layer, k) if has_number_rule(step) else None
+                for k in range(len(step.outputs))
+            ]
+            if None not in numbers:
+                layer.numbers.update(zip(step.outputs, numbers, strict=True))  # type: ignore[arg-type]
             else:
                 values = step.apply(*map(layer.value, step.inputs))
                 pairs = zip(step.outputs, values, strict=True)
@@ -294,9 +298,9 @@ def _soft_layer(plan: Plan, below: _Layer, widths: jax.Array) -> _Layer:
     return layer
 
 
-def _number(step: Step, layer: _Layer) -> Scaled | None:
-    """A step's result as a scaled number; None where it has no such rule."""
-    out = step.outputs[0]
+def _number(step: Step, layer: _Layer, k: int) -> Scaled | None:
+    """A step's k-th result as a scaled number; None where its rule does not apply."""
+    out = step.outputs[k]
     shape, dtype = layer.plan.avals[out].shape, layer.dtype(out)
     if step.name in SOURCES:
         operands = [Scaled(layer.value(index)) for index in step.inputs]
@@ -309,7 +313,7 @@ def _number(step: Step, layer: _Layer) -> Scaled | None:
         event = layer.events.get(step.inputs[0])
         number = operands[0] if event is None else scaled.exponential(event.log_true)
     elif step.name in STRUCTURAL:
-        number = _moved(step, layer, operands)
+        number = _moved(step, layer, operands, k)
     else:
         number = NUMBER_RULES[step.name](*operands, **step.params)
     return None if number is None else _in_shape(number.map(lambda x: x.astype(dtype)), shape)
@@ -321,36 +325,38 @@ def _in_shape(number: Scaled, shape: tuple[int, ...]) -> Scaled:
 
 def _selected(step: Step, layer: _Layer, cases: list[Scaled]) -> Scaled:
     which = layer.value(step.inputs[0])
-    if step.inputs[0] not in layer.events:
+    if step.inputs[0] not in layer.events or step in layer.plan.guards:
         return scaled.chosen(which, *cases)
     return scaled.mixed(layer.events[step.inputs[0]], which, *cases)
 
 
-def _moved(step: Step, layer: _Layer, operands: list[Scaled]) -> Scaled:
+def _moved(step: Step, layer: _Layer, operands: list[Scaled], k: int) -> Scaled:
     rest = [layer.value(index) for index in step.inputs[len(operands) :]]
     degree = max(operand.degree for operand in operands)
-    (mantissa,) = step.apply(*(operand.mantissa for operand in operands), *rest)
+    mantissa = step.apply(*(operand.mantissa for operand in operands), *rest)[k]
     if all(operand.log_scale is None for operand in operands):
         return Scaled(mantissa, None, degree)
-    (scale,) = step.apply(*(operand.scale for operand in operands), *rest)
+    scale = step.apply(*(operand.scale for operand in operands), *rest)[k]
     return Scaled(mantissa, scale, degree)
 
 
-def _event(step: Step, layer: _Layer) -> Event:
+def _events(step: Step, layer: _Layer) -> list[Event]:
+    """A step's results as events."""
     events = [layer.event(index) for index in element_inputs(step)]
     if step.name == "select_n":
         which, (otherwise, then) = layer.event(step.inputs[0]), events
-        return Event(
-            *map(
-                jnp.logaddexp,
-                [which.log_false + log for log in otherwise],
-                [which.log_true + log for log in then],
-            )
+        log_true, log_false = (
+            jnp.logaddexp(which.log_false + a, which.log_true + b)
+            for a, b in zip(otherwise, then, strict=True)
         )
+        return [Event(log_true, log_false)]
+    if step.name == "convert_element_type":
+        return events
     if step.name in STRUCTURAL:
         rest = [layer.value(index) for index in step.inputs[len(events) :]]
-        return Event(*(step.apply(*logs, *rest)[0] for logs in zip(*events, strict=True)))
-    return EVENT_RULES[step.name](*events, **step.params)
+        logs = [step.apply(*parts, *rest) for parts in zip(*events, strict=True)]
+        return [Event(*parts) for parts in zip(*logs, strict=True)]
+    return [EVENT_RULES[step.name](*events, **step.params)]
 
 
 def _margin(step: Step, layer: _Layer) -> jax.Array:
