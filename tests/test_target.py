@@ -73,7 +73,7 @@ class Checked(NamedTuple):
 
     @property
     def is_plain(self) -> bool:
-        return self.value == 0 or 1e-290 < abs(self.value) < 1e290
+        return bool(self.value == 0 or 1e-290 < abs(self.value) < 1e290)
 
 
 def slope_rule(function: Callable, slope: Callable) -> Callable[[Checked], Checked]:
@@ -222,7 +222,7 @@ def checked(tree: tuple, x: tuple) -> Checked:
     return table[name][1](*operands)
 
 
-@settings(max_examples=150)
+@settings(max_examples=120)
 @given(trees, points)
 def test_lifted_value_is_that_of_extended_precision(tree: tuple, point: tuple) -> None:
     with np.errstate(all="ignore"):
@@ -238,7 +238,7 @@ def test_lifted_value_is_that_of_extended_precision(tree: tuple, point: tuple) -
     assert abs(log_abs - np.log(abs(truth.value))) <= 4 * relative + 1e-15
 
 
-@settings(max_examples=60)
+@settings(max_examples=40)
 @given(trees, points)
 def test_gradient_of_the_logarithm_is_that_of_the_plain_value(tree: tuple, point: tuple) -> None:
     with np.errstate(all="ignore"):
@@ -252,7 +252,7 @@ def test_gradient_of_the_logarithm_is_that_of_the_plain_value(tree: tuple, point
     np.testing.assert_allclose(ours, plain, rtol=1e-7, atol=1e-9 * max(size, 1.0))
 
 
-@settings(max_examples=60)
+@settings(max_examples=40)
 @given(trees, points)
 def test_known_signs_and_jit_agree_with_values(tree: tuple, point: tuple) -> None:
     x = jnp.array(point)
@@ -388,21 +388,27 @@ def test_gradient_is_right_where_a_term_is_zero() -> None:
 def test_transformations_agree(f: Callable) -> None:
     reading = reading_of(f)
     batch = jnp.stack([X, 2 * X, -X])
-    eager = [reading.lifted(x)[1] for x in batch]
-    together = jax.jit(jax.vmap(lambda x: reading.lifted(x)[1]))(batch)
+
+    def log_total(x: jax.Array) -> tuple[jax.Array, SignedLog]:
+        value = reading.lifted(x)[1]
+        return jnp.sum(value.log_abs), value
+
+    together = jax.jit(jax.vmap(log_total))(batch)
     assert reading.needs_lifting
-    assert np.all(np.isfinite(together.log_abs))
-    for k, one in enumerate(eager):
-        np.testing.assert_allclose(together.log_abs[k], one.log_abs, rtol=1e-13)
-        np.testing.assert_array_equal(together.sign[k], one.sign)
+    assert np.all(np.isfinite(together[1].log_abs))
+    one = reading.lifted(X)[1]
+    np.testing.assert_allclose(together[1].log_abs[0], one.log_abs, rtol=1e-13)
+    np.testing.assert_array_equal(together[1].sign[0], one.sign)
 
-    def log_total(x: jax.Array) -> jax.Array:
-        return jnp.sum(reading.lifted(x)[1].log_abs)
+    @jax.jit
+    def derivatives(x: jax.Array) -> tuple:
+        steps = 1e-6 * jnp.eye(3)
+        above, below = (jax.vmap(log_total)(x[None] + s * steps)[0] for s in (1, -1))
+        reverse = jax.grad(log_total, has_aux=True)(x)[0]
+        return reverse, jax.jacfwd(log_total, has_aux=True)(x)[0], (above - below) / 2e-6
 
-    reverse, forward = jax.jit(jax.grad(log_total))(X), jax.jacfwd(log_total)(X)
+    reverse, forward, central = derivatives(X)
     np.testing.assert_allclose(reverse, forward, rtol=1e-11, atol=1e-12)
-    steps = 1e-6 * jnp.eye(3)
-    central = [(log_total(X + h) - log_total(X - h)) / 2e-6 for h in steps]
     np.testing.assert_allclose(reverse, central, rtol=1e-5, atol=1e-4)
 
 
@@ -424,7 +430,7 @@ def test_plain_expressions_stay_plain(f: Callable) -> None:
     "f",
     [
         lambda x: lax.cond(x[0] > 0, jnp.exp, jnp.negative, x),
-        lambda x: lax.scan(lambda c, u: (c * jax.nn.sigmoid(u), c), 1.0, x)[0],
+        lambda x: lax.scan(lambda c, u: (c * jax.nn.sigmoid(u), c), x[0], x)[0],
         lambda x: lax.while_loop(lambda c: c[0] < 3, lambda c: (c[0] + 1, c[1] * 2), (0, x))[1],
         lambda x: jnp.sort(jnp.exp(x)),
         lambda x: jax.pure_callback(np.sin, jax.ShapeDtypeStruct((3,), float), x),
@@ -503,6 +509,7 @@ def test_whole_calls_keep_their_derivative() -> None:
         (lambda x: jnp.clip(x, -2, -1), -1),
         (lambda x: jnp.where(x > 0, jnp.exp(x), 0.0), 1),
         (lambda x: jnp.where(x > 0, x, 0.0), 0),
+        (lambda x: jnp.where(x > 0, x**2, jnp.nan), 1),
         (lambda x: jnp.full(3, -2.0) * jnp.exp(x), -1),
         (lambda x: jnp.sqrt(x) + jnp.cosh(x) + 1 + jnp.sin(x), 1),
         (lambda x: 1 - jnp.mean(x > 1), 0),
@@ -559,20 +566,21 @@ def test_softened_events_lead_into_the_event(name: str) -> None:
     reading = reading_of(f, x)
     scales = jnp.ones(reading.num_margins)
     assert reading.has_comparisons
-    assert np.all(reading.lifted(x)[1].log_abs == -math.inf)
     assert np.all(reading.known_signs == 1)
-    for softness in (0.2, 1.0, 5.0):
-        sign, log_abs = reading.softened(softness, scales, x)[1]
-        assert np.all(sign == 1)
-        assert np.all(np.isfinite(log_abs))
-        gradient = soft_gradient(f, softness, x)
-        assert np.all(np.isfinite(gradient))
-        assert np.any(gradient != 0)
-    assert_softness_zero_is_exact(reading, x)
-    both = jax.jit(jax.vmap(lambda s: reading.softened(s, scales, x)[1]))(jnp.array([0.0, 0.7]))
-    soft = reading.softened(0.7, scales, x)[1]
-    assert np.all(both.log_abs[0] == -math.inf)
-    np.testing.assert_allclose(both.log_abs[1], soft.log_abs, rtol=1e-13)
+    assert np.all(reading.evaluate(x)[1] == 0)
+
+    def log_soft(u: jax.Array, softness: jax.Array) -> tuple[jax.Array, SignedLog]:
+        soft = reading.softened(softness, scales, u)[1]
+        return jnp.sum(soft.log_abs), soft
+
+    at = jax.jit(jax.vmap(jax.grad(log_soft, has_aux=True), (None, 0)))
+    gradients, soft = at(x, jnp.array([0.0, 0.2, 1.0, 5.0]))
+    assert np.all(soft.log_abs[0] == -math.inf)
+    assert np.all(gradients[0] == 0)
+    assert np.all(soft.sign[1:] == 1)
+    assert np.all(np.isfinite(soft.log_abs[1:]))
+    assert np.all(np.isfinite(gradients))
+    assert np.all(np.any(gradients[1:] != 0, axis=1))
 
 
 @pytest.mark.parametrize("name", EVENTS)
@@ -580,23 +588,20 @@ def test_softened_values_tend_to_the_exact_ones(name: str, rng_key: jax.Array) -
     reading = reading_of(EVENTS[name])
     scales = jnp.ones(reading.num_margins)
 
-    def soft(softness: float, x: jax.Array) -> SignedLog:
-        return reading.softened(softness, scales, x)[1]
+    def log_soft(x: jax.Array, softness: jax.Array) -> tuple[jax.Array, SignedLog]:
+        soft = reading.softened(softness, scales, x)[1]
+        return jnp.sum(soft.log_abs), soft
 
-    @jax.jit
-    @jax.vmap
-    def at(x: jax.Array) -> tuple:
-        gradients = [
-            jax.grad(lambda u: jnp.sum(soft(softness, u).log_abs))(x)
-            for softness in (0.0, 1e-5, 0.5)
-        ]
-        return reading.evaluate(x)[1], soft(1e-5, x), reading.margins(x)[1], gradients
-
-    exact, near, margins, gradients = at(jax.random.normal(rng_key, (50, 3)) * 3 + 3)
+    softness = jnp.array([0.0, 1e-5, 0.5])
+    x = jax.random.normal(rng_key, (50, 3)) * 3 + 3
+    gradient = jax.vmap(jax.grad(log_soft, has_aux=True), (None, 0))
+    gradients, soft = jax.jit(jax.vmap(gradient, (0, None)))(x, softness)
+    exact, margins = jax.jit(jax.vmap(lambda u: (reading.evaluate(u)[1], reading.margins(u)[1])))(x)
     clear = np.min(np.abs(margins), axis=1) > 1e-3
     assert np.sum(clear) > 40
-    value = near.sign * jnp.exp(near.log_abs)
-    np.testing.assert_allclose(value[clear], exact[clear], rtol=1e-4, atol=1e-4)
+    value = soft.sign * jnp.exp(soft.log_abs)
+    np.testing.assert_allclose(value[:, 0], exact, rtol=1e-14)
+    np.testing.assert_allclose(value[clear, 1], exact[clear], rtol=1e-4, atol=1e-4)
     assert not np.any(np.isnan(gradients))
 
 
@@ -663,6 +668,8 @@ def test_guarded_branches_are_chosen_not_mixed() -> None:
         lambda x: jnp.round(x).astype(int) > 3,
         lambda x: lax.cond(x[0] > 0, jnp.exp, jnp.negative, x),
         lambda x: dist.Normal(0, 1).log_prob(x),
+        lambda x: jnp.exp(dist.Gamma(2.0, 3.0).log_prob(jnp.exp(x))),
+        lambda x: jnp.where(x > 0, x, jnp.nan),
         lambda x: jnp.median(x),
         lambda x: x**2 > -1,
     ],

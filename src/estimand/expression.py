@@ -196,7 +196,11 @@ def analyse(closed: core.ClosedJaxpr, num_varying: int) -> Plan:
     steps = _ancestors(flat.steps, output)
     bounds = _bounds(flat, steps)
     is_scaled, is_revised = _scaled(flat, steps, bounds)
-    guards = _error_function_guards(steps, flat.constants) | _repeated_choices(steps, flat)
+    guards = {
+        *_error_function_guards(steps, flat.constants),
+        *_repeated_choices(steps, flat),
+        *_support_guards(steps, bounds),
+    }
     varies, is_soft, begins = _soft(flat, steps, bounds, guards, flat.inputs[:num_varying])
     is_soft = _reaching(flat, steps, output, is_soft, guards)
     sources = _places(flat, [step for step in begins if step.outputs[0] in is_soft])
@@ -465,6 +469,20 @@ def _error_function_guards(steps: list[Step], constants: dict[int, Any]) -> set[
     return found
 
 
+def _support_guards(steps: list[Step], bounds: dict[int, Interval]) -> set[Step]:
+    """Choices with a constant branch that is infinite or NaN, as in log densities."""
+
+    def is_infinite(index: int) -> bool:
+        low, high = bounds[index].hull()
+        return bool(low > high or (low == high and np.isinf(low)))
+
+    return {
+        step
+        for step in steps
+        if step.name == "select_n" and any(map(is_infinite, element_inputs(step)))
+    }
+
+
 def _repeated_choices(steps: list[Step], flat: _Flat) -> set[Step]:
     """Choices within a branch of the same choice: guards, as in where(c, log(where(c, x, 1)), 0).
 
@@ -472,6 +490,7 @@ def _repeated_choices(steps: list[Step], flat: _Flat) -> set[Step]:
     """
     choices: dict[int, list[Step]] = {}
     same, known = dict[int, int](), dict[tuple, int]()
+    key: tuple
     for index, value in flat.constants.items():
         if np.size(value) == 1 and not isinstance(value, jax.core.Tracer):
             key = ("constant", str(flat.avals[index]), str(value))

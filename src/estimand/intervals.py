@@ -2,7 +2,8 @@
 
 An interval is a pair of NumPy arrays (low, high), of the variable's shape or one for all its
 elements. Bounds hold for the rounded results: they are widened where rounding may cross them.
-NaN is in no interval: bounds say where a value is if it is a number.
+NaN is in no interval: bounds say where a value is if it is a number, and those of a constant NaN
+are crossed, +inf and −inf.
 """
 
 from __future__ import annotations
@@ -53,7 +54,7 @@ def of_constant(value: Any) -> Interval:
         return of_dtype(dtype)
     array = np.asarray(value).astype(float)
     unknown = np.isnan(array)
-    bounds = Interval(np.where(unknown, -np.inf, array), np.where(unknown, np.inf, array))
+    bounds = Interval(np.where(unknown, np.inf, array), np.where(unknown, -np.inf, array))
     return bounds if array.size <= _MAX_ELEMENTS else bounds.hull()
 
 
@@ -227,7 +228,8 @@ def _rule_of_comparison(name: str) -> Callable:
         strict = name in ("gt", "lt")
         always = a.low > b.high if strict else a.low >= b.high
         never = a.high <= b.low if strict else a.high < b.low
-        return Interval(np.where(always, 1.0, 0.0), np.where(never, 0.0, 1.0))
+        both = always & never
+        return Interval(np.where(always & ~both, 1.0, 0.0), np.where(never & ~both, 0.0, 1.0))
 
     return rule
 
