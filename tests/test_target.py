@@ -348,6 +348,26 @@ def test_sums_keep_what_they_are_started_with() -> None:
     np.testing.assert_allclose(running.log_abs, [-2000.0, -1000.0, 0.0], atol=1e-12)
 
 
+@pytest.mark.parametrize("dtype", [jnp.float32, jnp.float64])
+def test_complements_of_probabilities_near_one(dtype: Any) -> None:
+    x = jnp.array([10.0, 40.0, 80.0], dtype)
+    tolerance = 16 * float(jnp.finfo(dtype).eps)
+    value = lifted(lambda u: 1 - jax.nn.sigmoid(u), x)
+    np.testing.assert_allclose(value.log_abs, special.log_expit(-x), rtol=tolerance)
+    gradient = log_gradient(lambda u: 1 - jax.nn.sigmoid(u), x)
+    np.testing.assert_allclose(gradient, -special.expit(x), rtol=tolerance)
+    hazard = lifted(lambda u: 1 - jnp.exp(-u), jnp.exp(-x))
+    np.testing.assert_allclose(hazard.log_abs, np.log(-np.expm1(-np.exp(-x))), rtol=tolerance)
+
+
+def test_infinite_values_stay_infinite() -> None:
+    x = jnp.array([math.inf, 1.0, -math.inf])
+    value = lifted(lambda u: u + jnp.exp(u - 3), x)
+    np.testing.assert_array_equal(value.sign, [1, 1, -1])
+    np.testing.assert_allclose(value.log_abs, [math.inf, math.log1p(math.exp(-2)), math.inf])
+    assert np.all(np.isnan(lifted(lambda u: u * jnp.exp(u), jnp.full(1, math.nan)).log_abs))
+
+
 def test_matrix_product_of_unaligned_scales() -> None:
     a = jnp.array([[0.0, -2000.0], [-1500.0, 3.0]])
 

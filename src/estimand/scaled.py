@@ -113,12 +113,16 @@ def negated(a: Scaled) -> Scaled:
 
 
 def plus(a: Scaled, b: Scaled) -> Scaled:
-    """a + b, relative to the larger of them."""
+    """a + b, relative to the larger of them.
+
+    Written so that numbers which nearly cancel, as in 1 − exp(−h), keep the digits of their scale.
+    """
     if a.log_scale is None and b.log_scale is None:
         return Scaled(a.mantissa + b.mantissa, None, max(a.degree, b.degree))
     a, b = a.normalised(), b.normalised()
     shift = _common(jnp.maximum(_magnitude(a), _magnitude(b)))
-    return Scaled(_relative(a, shift) + _relative(b, shift), shift)
+    rest = _excess(a, shift) + _excess(b, shift)
+    return Scaled((a.mantissa + b.mantissa) + rest, shift)
 
 
 def total(a: Scaled, axes: tuple[int, ...]) -> Scaled:
@@ -149,9 +153,20 @@ def _common(magnitude: jax.Array) -> jax.Array:
 
 def _relative(a: Scaled, shift: jax.Array) -> jax.Array:
     """A normalised number over exp(shift), where shift is at least its magnitude."""
+    return a.mantissa * jnp.exp(_exponent(a, shift))
+
+
+def _excess(a: Scaled, shift: jax.Array) -> jax.Array:
+    """What a normalised number over exp(shift) has more than its mantissa."""
+    finite = jnp.where(jnp.isfinite(a.mantissa), a.mantissa, 0.0).astype(a.mantissa.dtype)
+    return finite * jnp.expm1(_exponent(a, shift))
+
+
+def _exponent(a: Scaled, shift: jax.Array) -> jax.Array:
     # Only zeros exceed the shift, and theirs must stay finite: 0 · exp(∞) is NaN.
-    exponent = jnp.minimum(a.scale - shift, 0.5 * math.log(float(jnp.finfo(shift.dtype).max)))
-    return a.mantissa * jnp.exp(jnp.where(a.mantissa == 0, exponent, a.scale - shift))
+    limit = 0.5 * math.log(float(jnp.finfo(shift.dtype).max))
+    relative = a.scale - shift
+    return jnp.where(a.mantissa == 0, jnp.minimum(relative, limit), relative)
 
 
 def greater(a: Scaled, b: Scaled) -> jax.Array:
