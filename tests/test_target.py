@@ -222,7 +222,7 @@ def checked(tree: tuple, x: tuple) -> Checked:
     return table[name][1](*operands)
 
 
-@settings(max_examples=120)
+@settings(max_examples=100)
 @given(trees, points)
 def test_lifted_value_is_that_of_extended_precision(tree: tuple, point: tuple) -> None:
     with np.errstate(all="ignore"):
@@ -238,7 +238,7 @@ def test_lifted_value_is_that_of_extended_precision(tree: tuple, point: tuple) -
     assert abs(log_abs - np.log(abs(truth.value))) <= 4 * relative + 1e-15
 
 
-@settings(max_examples=40)
+@settings(max_examples=30)
 @given(trees, points)
 def test_gradient_of_the_logarithm_is_that_of_the_plain_value(tree: tuple, point: tuple) -> None:
     with np.errstate(all="ignore"):
@@ -252,7 +252,7 @@ def test_gradient_of_the_logarithm_is_that_of_the_plain_value(tree: tuple, point
     np.testing.assert_allclose(ours, plain, rtol=1e-7, atol=1e-9 * max(size, 1.0))
 
 
-@settings(max_examples=40)
+@settings(max_examples=30)
 @given(trees, points)
 def test_known_signs_and_jit_agree_with_values(tree: tuple, point: tuple) -> None:
     x = jnp.array(point)

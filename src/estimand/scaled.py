@@ -121,8 +121,9 @@ def plus(a: Scaled, b: Scaled) -> Scaled:
         return Scaled(a.mantissa + b.mantissa, None, max(a.degree, b.degree))
     a, b = a.normalised(), b.normalised()
     shift = _common(jnp.maximum(_magnitude(a), _magnitude(b)))
-    rest = _excess(a, shift) + _excess(b, shift)
-    return Scaled((a.mantissa + b.mantissa) + rest, shift)
+    close = jnp.abs(a.scale - b.scale) < 0.5
+    near = (a.mantissa + b.mantissa) + (_excess(a, shift) + _excess(b, shift))
+    return Scaled(jnp.where(close, near, _relative(a, shift) + _relative(b, shift)), shift)
 
 
 def total(a: Scaled, axes: tuple[int, ...]) -> Scaled:
