@@ -360,6 +360,14 @@ def test_complements_of_probabilities_near_one(dtype: Any) -> None:
     np.testing.assert_allclose(hazard.log_abs, np.log(-np.expm1(-np.exp(-x))), rtol=tolerance)
 
 
+def test_larger_of_two_numbers_out_of_range() -> None:
+    for f, expected in ((jnp.maximum, [-900.0, -1000.0]), (jnp.minimum, [-1000.0, -900.0])):
+        for sign, log_abs in zip((1, -1), expected, strict=True):
+            x = jnp.array([-900.0, -1000.0])
+            value = lifted(lambda u, s=sign, f=f: f(s * jnp.exp(u[0]), s * jnp.exp(u[1])), x)
+            assert (value.sign[0], value.log_abs[0]) == (sign, log_abs)
+
+
 def test_infinite_values_stay_infinite() -> None:
     x = jnp.array([math.inf, 1.0, -math.inf])
     value = lifted(lambda u: u + jnp.exp(u - 3), x)
@@ -560,6 +568,7 @@ EVENTS: dict[str, Callable] = {
     "and": lambda x: (x > 3) & (x < 5),
     "or": lambda x: (x > 3) | (x < -40),
     "not": lambda x: ~(x <= 3),
+    "overlapping": lambda x: (x > 3) | (x > 5),
     "xor": lambda x: (x > 3) ^ (x > 5),
     "count": lambda x: (x > 3).sum() >= 2,
     "share": lambda x: jnp.mean(x > 3) > 0.5,
@@ -644,6 +653,7 @@ def test_softened_events_have_the_probabilities_of_independent_ones() -> None:
         "and": p * q,
         "xor": p * q + (1 - p) * (1 - q),
         "not": p,
+        "overlapping": 1 - (1 - p) * q,
         "product": p * np.exp(-np.asarray(x)),
         "where": p * np.asarray(x) ** 2,
     }
