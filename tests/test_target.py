@@ -360,12 +360,19 @@ def test_complements_of_probabilities_near_one(dtype: Any) -> None:
     np.testing.assert_allclose(hazard.log_abs, np.log(-np.expm1(-np.exp(-x))), rtol=tolerance)
 
 
-def test_larger_of_two_numbers_out_of_range() -> None:
-    for f, expected in ((jnp.maximum, [-900.0, -1000.0]), (jnp.minimum, [-1000.0, -900.0])):
-        for sign, log_abs in zip((1, -1), expected, strict=True):
-            x = jnp.array([-900.0, -1000.0])
-            value = lifted(lambda u, s=sign, f=f: f(s * jnp.exp(u[0]), s * jnp.exp(u[1])), x)
-            assert (value.sign[0], value.log_abs[0]) == (sign, log_abs)
+@pytest.mark.parametrize(
+    ("f", "sign", "log_abs"),
+    [
+        (jnp.maximum, 1.0, -900.0),
+        (jnp.maximum, -1.0, -1000.0),
+        (jnp.minimum, 1.0, -1000.0),
+        (jnp.minimum, -1.0, -900.0),
+    ],
+)
+def test_larger_of_two_numbers_out_of_range(f: Callable, sign: float, log_abs: float) -> None:
+    x = jnp.array([-900.0, -1000.0])
+    value = lifted(lambda u: f(sign * jnp.exp(u[0]), sign * jnp.exp(u[1])), x)
+    assert (value.sign[0], value.log_abs[0]) == (sign, log_abs)
 
 
 def test_infinite_values_stay_infinite() -> None:
