@@ -20,7 +20,12 @@ ORDER = (
     "settings",
     "compilation",
     "progress",
+    "intervals",
+    "scaled",
+    "expression",
+    "target",
     "program",
+    "coordinates",
     "density",
     "schedule",
     "resampling",
@@ -127,7 +132,7 @@ def test_demo_prints_both_methods_and_the_truth() -> None:
         assert words in result.stdout
 
 
-@pytest.mark.parametrize("module", ["program", "schedule", "methods", "estimate"])
+@pytest.mark.parametrize("module", ["target", "program", "schedule", "methods", "estimate"])
 def test_docstring_examples(module: str) -> None:
     result = doctest.testmod(importlib.import_module(f"estimand.{module}"))
     assert result.attempted > 0

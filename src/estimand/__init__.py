@@ -14,6 +14,7 @@ from estimand.posterior_bridge import PosteriorBridge
 from estimand.program import Expectation, ExpectationProgram, ProgramError, expect, expectation
 from estimand.schedule import geometric, linear
 from estimand.smc import SMC
+from estimand.target import event
 
 __version__ = "0.1.0"
 
@@ -43,6 +44,7 @@ __all__ = [
     "SelfNormalised",
     "Status",
     "estimate_expectation",
+    "event",
     "expect",
     "expectation",
     "geometric",

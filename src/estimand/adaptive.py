@@ -172,7 +172,9 @@ class AdaptiveIS(Settings):
         if self.standardise:
             density = density.standardised()
         outputs = range(density.num_outputs)
-        parts = [GAMMA2, *(Part(sign, output) for output in outputs for sign in (1, -1))]
+        known = density.known_signs
+        signed = [Part(sign, i) for i in outputs for sign in (1, -1) if sign * known[i] >= 0]
+        parts = [GAMMA2, *signed]
         work = _Work(self, rng_key, density, parts)
         draws = work.estimate()
         run = Run(
@@ -218,7 +220,8 @@ class _Work:
         self.scout = dataclasses.replace(
             scout, num_particles=min(chains * scout.num_steps, scout.num_particles)
         )
-        host_key, self.key = jax.random.split(rng_key)
+        host_key, scale_key, self.key = jax.random.split(rng_key, 3)
+        self.softened = density.softened(scale_key)
         self.rng = np.random.default_rng(np.asarray(jax.random.key_data(host_key)).tolist())
         self.num_evaluations = 0
         self.num_gradients = 0
@@ -231,7 +234,7 @@ class _Work:
     def estimate(self) -> Draws | None:
         """The draws that the estimate is made of; None if no part was found to have mass."""
         self._explore()
-        if not any(part.sign for part in self.groups) and self.parts != [GAMMA2]:
+        if not self.groups:
             return None
         self.exploration = self.spent, self.seconds
         draws = self._attempt()
@@ -304,7 +307,7 @@ class _Work:
         enough = max(ENOUGH_FROM_PRIOR, 20 * _num_moments(self.density.dimension))
         for part in self.parts:
             log_weights = probe.log_weights(part)
-            if not np.isfinite(log_weights).any():
+            if not np.isfinite(log_weights).any() and self.softened is self.density:
                 continue
             exploration = Exploration(probe.positions, log_weights, np.arange(PROBE))
             if effective_sample_size(log_weights) < enough:
@@ -329,7 +332,8 @@ class _Work:
     def _scout(self, part: Part) -> Exploration:
         label = {0: "γ", 1: "γf⁺", -1: "γf⁻"}[part.sign]
         self._say(f"exploring {label}")
-        evidence = self.scout.estimate(self._next_key(), self.density.part(part.name, part.output))
+        softened = self.softened.part(part.name, part.output) if part.sign else self.density
+        evidence = self.scout.estimate(self._next_key(), softened)
         self.num_evaluations += evidence.num_evaluations
         self.num_gradients += evidence.num_gradients
         self.has_nan |= evidence.num_invalid > 0
@@ -404,12 +408,15 @@ class _Work:
         weights = relative_weights(draws.log_weights(GAMMA2))
         result = []
         for output in range(self.density.num_outputs):
-            f = np.where(weights > 0, draws.outputs[:, output], 0.0)
-            f = np.where(np.isfinite(f), f, 0.0)
-            mean, scale = np.mean(weights * f), np.mean(weights * np.abs(f))
-            scale = max(abs(mean), CANCELLATION_FLOOR * scale)
-            result.append(weights * (f - mean) / (scale or 1.0))
-        return result
+            log_parts = [draws.log_weights(Part(sign, output)) for sign in (1, -1)]
+            # Relative to E|f|, so that no scale of f under- or overflows.
+            log_size = log_mean(np.logaddexp(*log_parts))
+            if log_size == -math.inf:
+                continue
+            f = np.exp(log_parts[0] - log_size) - np.exp(log_parts[1] - log_size)
+            scale = max(abs(f.mean()), CANCELLATION_FLOOR)
+            result.append((f - weights * f.mean()) / scale)
+        return result or [weights - 1.0]
 
     # --- integrate ---
 
@@ -538,7 +545,7 @@ def _part_status(log_weights: np.ndarray, is_missed: bool) -> Status:
 def _draw_prior(density: Density, rng_keys: jax.Array) -> tuple:
     def one(key: jax.Array) -> tuple:
         position, terms, outputs = density.draw_with_outputs(key)
-        return position, terms.log_prior, terms.log_likelihood, outputs
+        return position, terms.log_prior, terms.log_likelihood, *outputs
 
     return jax.vmap(one)(rng_keys)
 
@@ -547,6 +554,6 @@ def _draw_prior(density: Density, rng_keys: jax.Array) -> tuple:
 def _evaluate(density: Density, positions: jax.Array) -> tuple:
     def one(position: jax.Array) -> tuple:
         terms, outputs = density.evaluate(position)
-        return terms.log_prior, terms.log_likelihood, outputs
+        return terms.log_prior, terms.log_likelihood, *outputs
 
     return jax.vmap(one)(positions)

@@ -207,8 +207,7 @@ class _Journey:
         assert self.density.layout.output is not None
         for output in self._weak(figures):
             mine, other = figures[output], others[output]
-            key = [(gravity(item.status), item.standard_error) for item in (mine, other)]
-            if other is None or key[1] >= key[0]:
+            if other is None or not _is_better(other, mine):
                 continue
             label = self.density.layout.output.labels[output] or "the estimate"
             self.notes.append(f"{label} by {route}: before, it was {mine.status.name}")
@@ -233,3 +232,11 @@ class _Journey:
             num_gradients=self.num_gradients,
             notes=tuple(self.notes),
         )
+
+
+def _is_better(one: Figures, other: Figures) -> bool:
+    def key(figures: Figures) -> tuple:
+        has_error = math.isfinite(figures.standard_error)
+        return not has_error, gravity(figures.status), figures.standard_error
+
+    return key(one) < key(other)

@@ -13,7 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from estimand.evidence import Status, effective_sample_size, log_mean
-from estimand.methods import LOG_MAX, Figures
+from estimand.methods import LOG_MAX, Figures, rule_of_three
 
 # Where the parts cancel, the error is relative to this share of E|f|.
 CANCELLATION_FLOOR = 0.01
@@ -33,8 +33,8 @@ class Part(NamedTuple):
 GAMMA2 = Part(0, 0)
 
 
-# Positions, log prior, log likelihood and outputs.
-Found = tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]
+# Positions, log prior, log likelihood, signs and log-magnitudes of the outputs.
+Found = tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray, np.ndarray]
 
 
 class Draws(NamedTuple):
@@ -47,7 +47,8 @@ class Draws(NamedTuple):
     positions: np.ndarray
     log_prior: np.ndarray
     log_likelihood: np.ndarray
-    outputs: np.ndarray
+    signs: np.ndarray
+    log_sizes: np.ndarray
     log_proposal: np.ndarray
     replicate: np.ndarray
     controls: np.ndarray
@@ -61,14 +62,14 @@ class Draws(NamedTuple):
         with np.errstate(invalid="ignore"):
             value = self.log_likelihood + self.log_prior - self.log_proposal
             if part.sign:
-                f = part.sign * self.outputs[:, part.output]
-                value = value + np.where(f > 0, np.log(np.where(f > 0, f, 1.0)), -np.inf)
+                is_there = part.sign * self.signs[:, part.output] > 0
+                value = value + np.where(is_there, self.log_sizes[:, part.output], -np.inf)
         return np.where(value < np.inf, value, -np.inf)
 
     def nan_mass(self) -> float:
         """Prior mass of the places at which the density or an output is no number."""
         is_bad = ~(self.log_likelihood < np.inf)
-        is_bad |= (self.log_likelihood > -np.inf) & ~np.isfinite(self.outputs).all(axis=1)
+        is_bad |= (self.log_likelihood > -np.inf) & ~(self.log_sizes < np.inf).all(axis=1)
         ratio = self.log_prior - self.log_proposal
         # A draw whose prior density is no number either is far outside.
         return math.exp(log_mean(np.where(is_bad & np.isfinite(ratio), ratio, -np.inf)))
@@ -153,7 +154,8 @@ def output_figures(draws: Draws, output: int) -> Figures:
     log_weights = [draws.log_weights(part) for part in parts]
     log_z = [log_mean(weights) for weights in log_weights]
     if log_z[0] == -math.inf or max(log_z[1:]) == -math.inf:
-        return Figures(0.0, math.inf, Status.no_mass_found, 0.0)
+        bound = rule_of_three(effective_sample_size(log_weights[0]))
+        return Figures(0.0, math.inf, Status.no_mass_found, 0.0, upper_bound=bound)
     # Relative to the larger part, so that no scale of f under- or overflows.
     log_scale = max(log_z[1:])
     means = Means.of(draws)

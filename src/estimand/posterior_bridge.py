@@ -42,8 +42,8 @@ from estimand.smc import (
     MAX_TEMPERATURES,
     SMC,
     Cloud,
-    Path,
     is_unfinished,
+    log_increments,
     next_temperature,
     shrunk,
     start_cloud,
@@ -244,11 +244,9 @@ class _Bridged(NamedTuple):
         return log_mean(self.log_ratios)
 
 
-def _from_posterior(beta: jax.Array) -> PathPoint:
+def from_posterior(beta: jax.Array) -> PathPoint:
+    """The path from the posterior to the target."""
     return PathPoint(jnp.ones_like(beta), beta)
-
-
-FROM_POSTERIOR = Path(_from_posterior, lambda terms: terms.log_target)
 
 
 class _Record(NamedTuple):
@@ -282,13 +280,14 @@ def _temper_islands(
     def step(carry: tuple) -> tuple:
         clouds, record = carry
         number = clouds.step.max()
-        log_ratio = clouds.terms.log_target
-        beta = next_temperature(clouds.beta.max(), log_ratio.ravel(), settings.conditional_ess)
-        tunings = _tunings_by_the_others(clouds, (beta - clouds.beta.max()) * log_ratio)
+        before = clouds.beta.max()
+        beta = next_temperature(from_posterior, before, clouds.terms, settings.conditional_ess)
+        increments = log_increments(from_posterior, before, beta, clouds.terms)
+        tunings = _tunings_by_the_others(clouds, increments)
         keys = jax.random.split(jax.random.fold_in(rng_key, number), settings.num_islands)
 
         def move(key: jax.Array, cloud: Cloud, tuning: Tuning) -> Cloud:
-            moved = temper(settings, key, density, FROM_POSTERIOR, cloud, beta, tuning)
+            moved = temper(settings, key, density, from_posterior, cloud, beta, tuning)
             is_alive = cloud.log_z > -jnp.inf
             return jax.tree.map(lambda new, old: jnp.where(is_alive, new, old), moved, cloud)
 

@@ -103,21 +103,14 @@ class SMC(Settings):
         return _islands(structure, rng_key, density, betas, tuning)
 
 
-class Path(NamedTuple):
-    """A way to the target from a density that can be drawn from, by inverse temperature β.
-
-    `log_ratio` is the log of the path's end over its start: at β the density is start · ratio^β.
-    """
-
-    point: Callable[[jax.Array], PathPoint]
-    log_ratio: Callable[[Terms], jax.Array]
+Path = Callable[[jax.Array], PathPoint]
+"""A way to the target from a density that can be drawn from: its point at inverse temperature β."""
 
 
-def _from_prior(beta: jax.Array) -> PathPoint:
-    return PathPoint(beta, beta)
-
-
-FROM_PRIOR = Path(_from_prior, lambda terms: terms.log_weight)
+def from_prior(density: Density) -> Path:
+    """From the prior to the target; likelihood and softest target first, then up the ladder."""
+    rungs = density.num_rungs
+    return lambda beta: PathPoint(jnp.minimum(rungs * beta, 1.0), beta)
 
 
 class Cloud(NamedTuple):
@@ -167,22 +160,20 @@ def _run(settings: SMC, rng_key: jax.Array, density: Density, betas: Any, tuning
     keys = jax.random.split(start_key, settings.num_particles)
     positions, terms = jax.vmap(density.draw_prior)(keys)
     is_bad = is_invalid(terms.log_weight)
-    terms = terms._replace(
-        log_likelihood=jnp.where(is_bad, -jnp.inf, terms.log_likelihood),
-        log_target=jnp.where(is_bad, 0.0, terms.log_target),
-    )
+    terms = terms.without(is_bad)
+    path = from_prior(density)
     cloud = start_cloud(settings, density, positions, terms, is_bad.sum())
     limit = MAX_TEMPERATURES if betas is None else betas.size - 1
 
     def step(cloud: Cloud) -> Cloud:
         key = jax.random.fold_in(move_key, cloud.step)
-        log_ratio = FROM_PRIOR.log_ratio(cloud.terms)
         if betas is None:
-            beta = next_temperature(cloud.beta, log_ratio, settings.conditional_ess)
+            target = settings.conditional_ess
+            beta = next_temperature(path, cloud.beta, cloud.terms, target, density.num_rungs)
         else:
             beta = betas[cloud.step + 1]
         used = None if settings.adapt else tuning
-        return temper(settings, key, density, FROM_PRIOR, cloud, beta, used)
+        return temper(settings, key, density, path, cloud, beta, used)
 
     cloud = lax.while_loop(lambda cloud: is_unfinished(cloud, limit), step, cloud)
     unfinished = jnp.where(cloud.beta < 1, -jnp.inf, cloud.log_z)
@@ -232,14 +223,14 @@ def temper(
     """
     kernel: Any = settings.kernel
     resample_key, chain_key = jax.random.split(rng_key)
-    increments = (beta - cloud.beta) * path.log_ratio(cloud.terms)
+    increments = log_increments(path, cloud.beta, beta, cloud.terms)
     log_mean = logsumexp(increments) - math.log(settings.num_particles)
     variance = _relative_variance(settings, increments - log_mean, cloud.step)
     chosen = settings.resampling(resample_key, increments, settings.num_chains)
     if tuning is None:
         tuning = _adapted(density, cloud.positions, increments, cloud.step_size)
     ancestors = (cloud.positions[chosen], jax.tree.map(lambda x: x[chosen], cloud.terms))
-    point = path.point(beta)
+    point = path(beta)
     states, info, final = _move(settings, chain_key, density, ancestors, point, tuning)
     acceptance = info.acceptance.mean()
     change = jnp.exp(2.0 * (acceptance - kernel.target_acceptance))
@@ -259,17 +250,29 @@ def temper(
     )
 
 
-def next_temperature(beta: jax.Array, log_ratio: jax.Array, target: float) -> jax.Array:
+def log_increments(path: Path, beta: jax.Array, after: jax.Array, terms: Terms) -> jax.Array:
+    """log of the weights that particles get when the inverse temperature changes."""
+    before = path(beta).log_density(terms)
+    is_alive = before > -jnp.inf
+    return jnp.where(
+        is_alive, path(after).log_density(terms) - jnp.where(is_alive, before, 0), -jnp.inf
+    )
+
+
+def next_temperature(
+    path: Path, beta: jax.Array, terms: Terms, target: float, num_rungs: int = 1
+) -> jax.Array:
     """The inverse temperature at which the conditional ESS falls to `target`, by bisection.
 
-    Particles at which the target is 0 are lost at any temperature and do not count.
+    Particles that are lost however small the step is (the target is 0 there) do not count.
     """
-    alive = jnp.sum(log_ratio > -jnp.inf)
+    whole = 1 - beta
+    alive = jnp.sum(log_increments(path, beta, beta + 1e-9 * whole, terms) > -jnp.inf)
 
     def share(step: jax.Array) -> jax.Array:
-        log_weights = step * log_ratio
+        log_weights = log_increments(path, beta, beta + step, terms)
         log_ess = 2 * logsumexp(log_weights) - logsumexp(2 * log_weights)
-        return jnp.exp(log_ess) / alive
+        return jnp.where(log_weights.max() > -jnp.inf, jnp.exp(log_ess) / alive, 0.0)
 
     def halve(_: int, ends: tuple) -> tuple:
         low, high = ends
@@ -277,11 +280,13 @@ def next_temperature(beta: jax.Array, log_ratio: jax.Array, target: float) -> ja
         is_fine = share(jnp.exp(middle)) > target
         return jnp.where(is_fine, middle, low), jnp.where(is_fine, high, middle)
 
-    whole = 1 - beta
     # On the log scale, because the first steps from a vague prior are tiny.
     low, _ = lax.fori_loop(0, 40, halve, (jnp.log(whole) - 30.0, jnp.log(whole)))
     step = jnp.where(share(whole) > target, whole, jnp.exp(low))
-    return jnp.where(step == whole, 1.0, beta + step)
+    after = jnp.where(step == whole, 1.0, beta + step)
+    # Beyond a rung whole regions may be lost at once: bisection must not creep up to it.
+    rung = jnp.round(after * num_rungs) / num_rungs
+    return jnp.where((rung > beta) & (jnp.abs(rung - after) < 1e-3 / num_rungs), rung, after)
 
 
 def _relative_variance(settings: SMC, log_normalised: jax.Array, step: jax.Array) -> jax.Array:
