@@ -37,13 +37,14 @@ ORDER = (
     "record",
     "merge",
     "io",
+    "diagnostics",
     "estimate",
     "__init__",
 )
 # SciPy comes with JAX; it is imported where it is used, not with the package.
 CORE = {"jax", "numpyro", "numpy", "estimand", "scipy"}
 # Optional libraries, and the modules that may import them, inside functions.
-EXTRAS = {"io": {"xarray"}, "estimate": {"xarray"}}
+EXTRAS = {"io": {"xarray"}, "estimate": {"xarray"}, "diagnostics": {"rich"}}
 
 
 def imports_of(path: Path) -> set[str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import json
 import os
 import time
@@ -17,6 +18,7 @@ from estimand import io
 from estimand.auto import Auto
 from estimand.compilation import CompilationClock
 from estimand.density import Density
+from estimand.diagnostics import Diagnosis, Summary, diagnose, summarise
 from estimand.evidence import Estimator, Evidence, Status
 from estimand.merge import merge
 from estimand.methods import Method
@@ -75,6 +77,21 @@ class Estimate(Record):
         lines.extend(f"  {note}" for note in self.run.notes)
         lines.append(f"  {self.status.value}")
         return "\n".join(lines)
+
+    def _repr_html_(self) -> str:
+        return self.summary()._repr_html_()
+
+    @functools.cached_property
+    def diagnoses(self) -> tuple[Diagnosis, ...]:
+        """For every output what speaks for and against its estimate, and a verdict."""
+        return diagnose(self)
+
+    def summary(self) -> Summary:
+        """Tables of the estimate, its parts and its diagnostics, to print or to show.
+
+        ``print(result.summary())`` is in colour in a terminal where rich is installed.
+        """
+        return summarise(self, self.diagnoses)
 
     def save(self, path: str | os.PathLike) -> None:
         """Saves the record as one file, which `load` reads without the program.

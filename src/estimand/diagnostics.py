@@ -1,0 +1,470 @@
+"""What a record says about its own estimate: diagnostics, one verdict, and a table of both.
+
+Everything here is worked out from the record alone, also from one that was loaded or merged.
+"""
+
+from __future__ import annotations
+
+import html
+import math
+import sys
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from estimand.evidence import MAX_PARETO_K, MIN_ESS, Status
+from estimand.methods import Figures
+from estimand.record import Draws, PartSummary, Record
+
+# Below this |Z1⁺ − Z1⁻| / (Z1⁺ + Z1⁻) the two signs of f nearly cancel.
+STRONG_CANCELLATION = 0.05
+# A replicate this many standard deviations from the mean of all is worth a look.
+FAR = 4.0
+
+Z_NAMES = {"gamma1_plus": "Z1_plus", "gamma1_minus": "Z1_minus", "gamma2": "Z2"}
+
+
+class PartDiagnosis(NamedTuple):
+    """One normalising constant of an output.
+
+    `ess` is (Σw)²/Σw², as the paper has it; `error_share` the part's share of the variance of the
+    estimate, as if the parts were independent; `spread` the relative standard deviation of Z
+    between replicates (islands, or batches of draws) and `farthest` the distance of the farthest
+    from their mean in those.
+    """
+
+    name: str
+    log_z: float
+    standard_error: float
+    ess: float
+    num_samples: int
+    pareto_k: float
+    error_share: float
+    num_replicates: int
+    spread: float
+    farthest: float
+    status: Status
+
+
+class PlainSampling(NamedTuple):
+    """What averaging f over as many posterior draws as densities were evaluated would have said.
+
+    `num_hits` of the `num_draws` draws are at places where f is not 0. `standard_error` is what
+    the draws say of their own error; `true_error` is the error that they have.
+    """
+
+    num_draws: int
+    num_hits: int
+    value: float
+    standard_error: float
+    true_error: float
+
+    def __str__(self) -> str:
+        if self.num_hits == 0:
+            return f"0 of {self.num_draws:,} draws reached the target"
+        number = f"{self.value:.4g} ± {self.standard_error:.2g}"
+        return f"{number} ({self.num_hits:,} of {self.num_draws:,} draws reached the target)"
+
+
+class Diagnosis(NamedTuple):
+    """What speaks for and against the estimate of one output.
+
+    `cancellation` is |Z1⁺ − Z1⁻| / (Z1⁺ + Z1⁻): 1 for f of one sign, near 0 where its signs
+    cancel. `plain` is None where the method keeps no draws.
+    """
+
+    label: str
+    relative_error: float
+    cancellation: float
+    parts: tuple[PartDiagnosis, ...]
+    plain: PlainSampling | None
+    verdict: str
+    advice: str
+
+
+def diagnose(record: Record) -> tuple[Diagnosis, ...]:
+    """The diagnosis of every output."""
+    return tuple(_diagnose_output(record, output) for output in range(len(record.run.figures)))
+
+
+def _diagnose_output(record: Record, output: int) -> Diagnosis:
+    figures = record.run.figures[output]
+    relative_error = math.inf
+    if figures.value != 0 and math.isfinite(figures.standard_error):
+        relative_error = figures.standard_error / abs(figures.value)
+    cancellation = _cancellation(figures)
+    parts = _part_diagnoses(record, output)
+    plain = plain_sampling(record, output)
+    return Diagnosis(
+        label=record.output.labels[output],
+        relative_error=relative_error,
+        cancellation=cancellation,
+        parts=parts,
+        plain=plain,
+        verdict=_verdict(figures, relative_error),
+        advice=_advice(figures, cancellation, parts, plain),
+    )
+
+
+def _cancellation(figures: Figures) -> float:
+    logs = np.asarray([figures.log_z1_plus, figures.log_z1_minus])
+    if np.isnan(logs).any() or not np.isfinite(logs).any():
+        return math.nan
+    plus, minus = np.exp(logs - logs.max())
+    return float(abs(plus - minus) / (plus + minus))
+
+
+def _part_diagnoses(record: Record, output: int) -> tuple[PartDiagnosis, ...]:
+    found = [record.part(name, output) for name in ("gamma1_plus", "gamma1_minus", "gamma2")]
+    parts = [part for part in found if part is not None]
+    variances = _variance_pieces(parts)
+    total = sum(variances.values())
+    result = []
+    for part in parts:
+        spread, farthest = _replicate_spread(part.replicate_log_z)
+        share = variances[part.name] / total if 0 < total < math.inf else math.nan
+        result.append(
+            PartDiagnosis(
+                name=Z_NAMES[part.name],
+                log_z=part.log_z,
+                standard_error=math.sqrt(part.relative_variance),
+                ess=part.ess,
+                num_samples=part.num_samples,
+                pareto_k=part.pareto_k,
+                error_share=share,
+                num_replicates=part.replicate_log_z.size,
+                spread=spread,
+                farthest=farthest,
+                status=part.status,
+            )
+        )
+    return tuple(result)
+
+
+def _variance_pieces(parts: list[PartSummary]) -> dict[str, float]:
+    """Z₊²v₊, Z₋²v₋ and (Z₊ − Z₋)²v₂, up to a common factor; v are relative variances."""
+    targets = [part for part in parts if part.name != "gamma2"]
+    top = max((part.log_z for part in targets), default=0.0)
+    sizes = {part.name: math.exp(part.log_z - top) for part in targets}
+    difference = sizes.get("gamma1_plus", 0.0) - sizes.get("gamma1_minus", 0.0)
+    return {
+        part.name: sizes.get(part.name, difference) ** 2 * part.relative_variance for part in parts
+    }
+
+
+def _replicate_spread(log_z: np.ndarray) -> tuple[float, float]:
+    if log_z.size < 2 or not np.isfinite(log_z).any():
+        return math.nan, math.nan
+    ratios = np.exp(log_z - np.max(log_z))
+    deviation = ratios.std(ddof=1)
+    if not deviation > 0:
+        return 0.0, 0.0
+    return float(deviation / ratios.mean()), float(np.abs(ratios - ratios.mean()).max() / deviation)
+
+
+# --- what plain posterior sampling would have said ---
+
+
+def plain_sampling(record: Record, output: int) -> PlainSampling | None:
+    """Averages f over posterior draws made from the record's own, or gives None without any.
+
+    The posterior is put together from the draws of all densities (the balance heuristic), so that
+    places with little posterior mass that γf± knows are there with their right small mass.
+    """
+    if record.draws_of("gamma2") is None:
+        return None
+    f, mass = posterior_sample(record, output)
+    mass = mass / mass.sum()
+    # One for each density evaluated: generous to a Markov chain, whose draws cost more.
+    count = max(1, record.num_evaluations + record.num_gradients)
+    hits = np.random.default_rng(0).multinomial(count, mass)
+    scale = float(np.abs(f).max()) or 1.0
+    mean = float(hits @ (f / scale)) / count
+    variance = float(hits @ (f / scale - mean) ** 2) / max(count - 1, 1)
+    true_variance = float(mass @ (f / scale - mass @ (f / scale)) ** 2)
+    return PlainSampling(
+        num_draws=count,
+        num_hits=int(hits[f != 0].sum()),
+        value=mean * scale,
+        standard_error=math.sqrt(variance / count) * scale,
+        true_error=math.sqrt(true_variance / count) * scale,
+    )
+
+
+def posterior_sample(record: Record, output: int) -> tuple[np.ndarray, np.ndarray]:
+    """Values of f at all kept draws, and the posterior mass that each stands for."""
+    figures = record.run.figures[output]
+    log_ratios = {
+        "gamma1_plus": record.run.log_z2 - figures.log_z1_plus,
+        "gamma1_minus": record.run.log_z2 - figures.log_z1_minus,
+    }
+    groups = [record.draws_of(name, output) for name in ("gamma2", *log_ratios)]
+    groups = [draws for draws in groups if draws is not None]
+    sizes = {draws.name: 1 / np.sum(draws.weights**2) for draws in groups if draws}
+    values, masses = [], []
+    for draws in groups:
+        assert isinstance(draws, Draws)
+        f = draws.outputs[:, output]
+        mixture = np.full(f.shape, sizes["gamma2"])
+        for name, sign in (("gamma1_plus", 1.0), ("gamma1_minus", -1.0)):
+            if name in sizes and math.isfinite(log_ratios[name]):
+                with np.errstate(divide="ignore", over="ignore"):
+                    ratio = np.exp(np.log(np.maximum(sign * f, 0.0)) + log_ratios[name])
+                mixture = mixture + sizes[name] * ratio
+        values.append(f)
+        masses.append(sizes[draws.name] * draws.weights / mixture)
+    return np.concatenate(values), np.concatenate(masses)
+
+
+# --- words ---
+
+
+def percent(share: float) -> str:
+    """A share as a percentage with two significant digits."""
+    return f"{float(f'{100 * share:.2g}'):g} %" if math.isfinite(share) else "unknown"
+
+
+def _verdict(figures: Figures, relative_error: float) -> str:
+    if figures.status is Status.ok:
+        return (
+            "The estimate can be used: no diagnostic speaks against it, and its relative error is "
+            f"{percent(relative_error)}."
+        )
+    return f"The estimate cannot be trusted. {figures.status.value}"
+
+
+def _advice(
+    figures: Figures,
+    cancellation: float,
+    parts: tuple[PartDiagnosis, ...],
+    plain: PlainSampling | None,
+) -> str:
+    if figures.status is not Status.ok:
+        return _what_is_wrong(parts)
+    if cancellation < STRONG_CANCELLATION:
+        return (
+            "The two signs of f nearly cancel, which leaves "
+            f"{percent(cancellation)} of E|f|: look at the standard error rather than at the "
+            "relative one."
+        )
+    if plain is None:
+        return ""
+    if plain.num_hits == 0:
+        return (
+            f"Averaging {plain.num_draws:,} posterior draws would have said 0 ± 0: none of them "
+            "reaches the target."
+        )
+    gain = plain.true_error / figures.standard_error if figures.standard_error > 0 else math.inf
+    if gain < 1.5:
+        return "Averaging as many posterior draws would have been as good: NUTS is enough here."
+    return (
+        f"Averaging as many posterior draws would have had {_rounded(gain)} times the error; it "
+        f"needs {_rounded(gain**2)} times as many draws to come as close."
+    )
+
+
+def _rounded(number: float) -> str:
+    """Two significant digits, without an exponent up to a million."""
+    short = float(f"{number:.2g}")
+    return f"{short:,.0f}" if 10 <= short < 1e6 else f"{short:g}"
+
+
+def _what_is_wrong(parts: tuple[PartDiagnosis, ...]) -> str:
+    """The part that needs more effort most, and why."""
+    poor = [part for part in parts if part.ess < MIN_ESS]
+    if poor:
+        part = min(poor, key=lambda part: part.ess)
+        return (
+            f"{part.name} rests on {part.ess:.0f} effective draws of {part.num_samples:,}: give "
+            "that part more samples, more temperatures or a better kernel."
+        )
+    tails = [part for part in parts if part.pareto_k > MAX_PARETO_K]
+    if tails:
+        part = max(tails, key=lambda part: part.pareto_k)
+        return f"The weights of {part.name} have a Pareto tail index of {part.pareto_k:.2f}."
+    apart = [part for part in parts if part.farthest > FAR and part.num_replicates >= 8]
+    if apart:
+        part = max(apart, key=lambda part: part.farthest)
+        return (
+            f"One replicate of {part.name} is {part.farthest:.1f} standard deviations from the "
+            "others."
+        )
+    shares = [part for part in parts if math.isfinite(part.error_share)]
+    if not shares:
+        return ""
+    part = max(shares, key=lambda part: part.error_share)
+    return f"{percent(part.error_share)} of the error comes from {part.name}."
+
+
+# --- tables ---
+
+
+class Table(NamedTuple):
+    """A table of texts; the first column is aligned left, the others right."""
+
+    title: str
+    header: tuple[str, ...]
+    rows: tuple[tuple[str, ...], ...]
+
+
+class Summary:
+    """Tables and sentences about a record, for terminals, notebooks and plain text."""
+
+    def __init__(self, tables: list[Table], lines: list[str]):
+        self.tables = tables
+        self.lines = lines
+
+    def __str__(self) -> str:
+        if sys.stdout.isatty():
+            try:
+                return self._in_colour()
+            except ImportError:
+                pass
+        return self.plain()
+
+    __repr__ = __str__
+
+    def plain(self) -> str:
+        """The summary without colour, for files and pipes."""
+        pieces = []
+        for table in self.tables:
+            rows = [table.header, *table.rows]
+            widths = [max(len(row[k]) for row in rows) for k in range(len(table.header))]
+            lines = [
+                "  ".join(
+                    cell.rjust(width) if k else cell.ljust(width)
+                    for k, (cell, width) in enumerate(zip(row, widths, strict=True))
+                ).rstrip()
+                for row in rows
+            ]
+            rule = "─" * max(map(len, lines))
+            pieces.append("\n".join([table.title, rule, lines[0], rule, *lines[1:]]))
+        return "\n\n".join([*pieces, "\n".join(self.lines)])
+
+    def _in_colour(self) -> str:
+        from rich.console import Console
+
+        console = Console(force_terminal=True)
+        with console.capture() as capture:
+            console.print(self)
+        return capture.get().rstrip("\n")
+
+    def __rich_console__(self, _console: Any, _options: Any) -> Any:
+        from rich import box
+        from rich.markup import escape
+        from rich.table import Table as RichTable
+
+        for table in self.tables:
+            rich = RichTable(title=escape(table.title), box=box.SIMPLE_HEAD, title_justify="left")
+            for number, column in enumerate(table.header):
+                rich.add_column(escape(column), justify="right" if number else "left")
+            for row in table.rows:
+                rich.add_row(*map(escape, row))
+            yield rich
+        for line in self.lines:
+            yield escape(line)
+
+    def _repr_html_(self) -> str:
+        return "\n".join(
+            [table_html(table) for table in self.tables]
+            + [f"<p>{html.escape(line)}</p>" for line in self.lines]
+        )
+
+
+def table_html(table: Table) -> str:
+    """A table as HTML, every text escaped."""
+
+    def row(cells: tuple[str, ...], tag: str) -> str:
+        return "<tr>" + "".join(f"<{tag}>{html.escape(cell)}</{tag}>" for cell in cells) + "</tr>"
+
+    head, body = row(table.header, "th"), "".join(row(cells, "td") for cells in table.rows)
+    return (
+        f"<table><caption>{html.escape(table.title)}</caption>"
+        f"<thead>{head}</thead><tbody>{body}</tbody></table>"
+    )
+
+
+def estimate_text(figures: Figures) -> str:
+    """The number with its error, or that there is none."""
+    if figures.status is Status.no_mass_found and not math.isfinite(figures.standard_error):
+        return "no mass found"
+    return f"{figures.value:.6g} ± {figures.standard_error:.2g}"
+
+
+def summarise(record: Record, diagnoses: tuple[Diagnosis, ...]) -> Summary:
+    """The estimate, its parts and its verdict as tables."""
+    names = [label or record.program for label in record.output.labels]
+    outputs = [
+        (
+            name,
+            estimate_text(figures),
+            f"[{low:.6g}, {high:.6g}]",
+            percent(diagnosis.relative_error),
+            _number(diagnosis.cancellation),
+            figures.status.name,
+        )
+        for name, figures, diagnosis, (low, high) in zip(
+            names, record.run.figures, diagnoses, record.bounds(), strict=True
+        )
+    ]
+    header = ("output", "estimate", "95 % interval", "relative error", "cancellation", "status")
+    tables = [Table(f"E[{record.program}] by {record.method}", header, tuple(outputs))]
+    parts = tuple(
+        _part_row(names[output] if len(names) > 1 else "", part)
+        for output, diagnosis in enumerate(diagnoses)
+        for part in diagnosis.parts
+    )
+    if parts:
+        columns = (
+            "part",
+            "log Z",
+            "ESS",
+            "of",
+            "Pareto k",
+            "share of error",
+            "replicates",
+            "spread",
+        )
+        tables.append(Table("Normalising constants", columns, parts))
+    plain = tuple(
+        (name, f"{diagnosis.plain.num_draws:,}", *_plain_cells(diagnosis.plain))
+        for name, diagnosis in zip(names, diagnoses, strict=True)
+        if diagnosis.plain is not None
+    )
+    if plain:
+        title = "What averaging plain posterior draws would have said"
+        tables.append(Table(title, ("output", "draws", "that reach f ≠ 0", "average"), plain))
+    return Summary(tables, _lines(record, names, diagnoses))
+
+
+def _lines(record: Record, names: list[str], diagnoses: tuple[Diagnosis, ...]) -> list[str]:
+    lines = [
+        f"{record.num_evaluations:,} evaluations, {record.num_gradients:,} gradients; "
+        f"{record.compile_seconds:.2f} s compiling, {record.run_seconds:.2f} s running",
+        *record.run.notes,
+    ]
+    for name, diagnosis in zip(names, diagnoses, strict=True):
+        prefix = f"{name}: " if len(names) > 1 else ""
+        lines.append(f"{prefix}{diagnosis.verdict} {diagnosis.advice}".rstrip())
+    return lines
+
+
+def _plain_cells(plain: PlainSampling) -> tuple[str, str]:
+    return f"{plain.num_hits:,}", f"{plain.value:.4g} ± {plain.standard_error:.2g}"
+
+
+def _part_row(prefix: str, part: PartDiagnosis) -> tuple[str, ...]:
+    return (
+        f"{prefix} {part.name}".strip(),
+        f"{part.log_z:.5g} ± {part.standard_error:.2g}",
+        f"{part.ess:,.0f}",
+        f"{part.num_samples:,}",
+        _number(part.pareto_k),
+        percent(part.error_share) if math.isfinite(part.error_share) else "–",
+        str(part.num_replicates) if part.num_replicates else "–",
+        percent(part.spread) if math.isfinite(part.spread) else "–",
+    )
+
+
+def _number(value: float) -> str:
+    return f"{value:.2f}" if math.isfinite(value) else "–"
