@@ -38,13 +38,14 @@ ORDER = (
     "merge",
     "io",
     "diagnostics",
+    "plots",
     "estimate",
     "__init__",
 )
 # SciPy comes with JAX; it is imported where it is used, not with the package.
 CORE = {"jax", "numpyro", "numpy", "estimand", "scipy"}
 # Optional libraries, and the modules that may import them, inside functions.
-EXTRAS = {"io": {"xarray"}, "estimate": {"xarray"}, "diagnostics": {"rich"}}
+EXTRAS = {"io": {"xarray"}, "estimate": {"xarray"}, "diagnostics": {"rich"}, "plots": {"matplotlib"}}
 
 
 def imports_of(path: Path) -> set[str]:

@@ -32,6 +32,7 @@ MAX_LARGEST = 4096
 # Batches of independent draws that stand for replicates where a method has none of its own.
 NUM_BATCHES = 16
 NUM_PATH_POINTS = 40
+FIRST_SHARE = 1 / 128
 # A gradient counts as this many evaluations.
 GRADIENT_COST = 3
 _CHUNK = 1000
@@ -444,7 +445,8 @@ def _path(record: Record, output: int) -> Path:
         return last
     own = float(sum(e.num_evaluations + GRADIENT_COST * e.num_gradients for e in used.values()))
     own = min(own or smallest, record.cost)
-    shares = np.geomspace(max(4 / smallest, 1e-3), 1.0, NUM_PATH_POINTS)
+    sizes = np.geomspace(max(4.0, FIRST_SHARE * smallest), smallest, NUM_PATH_POINTS)
+    shares = np.unique(np.round(sizes)) / smallest
     value, error = _settling(log_weights, shares, _are_shared(list(used.values())))
     if not error[-1] > 0:
         return last
