@@ -39,13 +39,20 @@ ORDER = (
     "io",
     "diagnostics",
     "plots",
+    "report",
     "estimate",
     "__init__",
 )
 # SciPy comes with JAX; it is imported where it is used, not with the package.
 CORE = {"jax", "numpyro", "numpy", "estimand", "scipy"}
 # Optional libraries, and the modules that may import them, inside functions.
-EXTRAS = {"io": {"xarray"}, "estimate": {"xarray"}, "diagnostics": {"rich"}, "plots": {"matplotlib"}}
+EXTRAS = {
+    "io": {"xarray"},
+    "estimate": {"xarray"},
+    "diagnostics": {"rich"},
+    "plots": {"matplotlib"},
+    "report": {"matplotlib"},
+}
 
 
 def imports_of(path: Path) -> set[str]:

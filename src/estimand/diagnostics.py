@@ -264,8 +264,11 @@ def _advice(
 
 
 def _rounded(number: float) -> str:
-    """Two significant digits, without an exponent up to a million."""
+    """Two significant digits, in words where there are many zeros."""
     short = float(f"{number:.2g}")
+    for word, size in (("billion", 1e9), ("million", 1e6)):
+        if size <= short < 1000 * size:
+            return f"{short / size:g} {word}"
     return f"{short:,.0f}" if 10 <= short < 1e6 else f"{short:g}"
 
 
@@ -385,10 +388,14 @@ def table_html(table: Table) -> str:
 
 
 def estimate_text(figures: Figures) -> str:
-    """The number with its error, or that there is none."""
-    if figures.status is Status.no_mass_found and not math.isfinite(figures.standard_error):
+    """The number to the precision of its error, or that there is none."""
+    value, error = figures.value, figures.standard_error
+    if figures.status is Status.no_mass_found and not math.isfinite(error):
         return "no mass found"
-    return f"{figures.value:.6g} ± {figures.standard_error:.2g}"
+    if not 0 < error < math.inf or value == 0:
+        return f"{value:.6g} ± {error:.2g}"
+    digits = math.floor(math.log10(abs(value))) - math.floor(math.log10(error)) + 2
+    return f"{value:.{min(max(digits, 1), 15)}g} ± {error:.2g}"
 
 
 def summarise(record: Record, diagnoses: tuple[Diagnosis, ...]) -> Summary:

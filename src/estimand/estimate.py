@@ -93,6 +93,19 @@ class Estimate(Record):
         """
         return summarise(self, self.diagnoses)
 
+    def to_html(self, path: str | os.PathLike | None = None) -> str:
+        """A report as one self-contained page, also written to `path` if one is given.
+
+        The number and its interval first, then the verdict, plots, tables, settings, versions and
+        the program's source. Needs matplotlib: ``pip install 'estimand[plots]'``.
+        """
+        from estimand.report import to_html
+
+        page = to_html(self, self.diagnoses)
+        if path is not None:
+            io.write_atomically(path, page.encode())
+        return page
+
     def save(self, path: str | os.PathLike) -> None:
         """Saves the record as one file, which `load` reads without the program.
 

@@ -19,10 +19,11 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 # Colours that people with any colour vision tell apart (Okabe and Ito 2008).
-COLOURS = {"gamma2": "#5f6b76", "gamma1_plus": "#d55e00", "gamma1_minus": "#0072b2"}
+COLOURS = {"gamma2": "#6f7c88", "gamma1_plus": "#d55e00", "gamma1_minus": "#0072b2"}
 LINES = {"gamma2": "-", "gamma1_plus": "-", "gamma1_minus": "--"}
 ACCENT = "#00795c"
 TRUTH = "#8a2be2"
+PALETTE = ("#00795c", "#d55e00", "#0072b2", "#cc79a7", "#e69f00", "#56b4e9", "#5f6b76")
 DENSITIES = {
     "gamma2": "posterior γ",
     "gamma1_plus": "γ·f⁺",
@@ -144,8 +145,7 @@ def plot_cost(*records: Record, output: int = 0, ax: Axes | None = None) -> Axes
     if not records:
         raise ValueError("plot_cost: give at least one estimate.")
     ax = _axes(ax)
-    plt = _pyplot()
-    palette = plt.get_cmap("tab10").colors if len(records) > 1 else [ACCENT]
+    palette = PALETTE if len(records) > 1 else (ACCENT,)
     for number, record in enumerate(records):
         _check_output(record, output)
         path, colour = record.paths[output], palette[number % len(palette)]
@@ -163,7 +163,8 @@ def plot_cost(*records: Record, output: int = 0, ax: Axes | None = None) -> Axes
     ax.set_yscale("log")
     ax.set_xlabel("cost (evaluations, a gradient counting as 3)")
     ax.set_ylabel(f"standard error of {_title(records[0], output)}")
-    _legend_above(ax)
+    if len(records) > 1:
+        _legend_above(ax)
     _tidy(ax)
     return ax
 
@@ -196,7 +197,7 @@ def plot_weights(record: Record, *, output: int = 0, ax: Axes | None = None) -> 
     ax.set_title(_title(record, output), loc="left", fontsize="medium")
     low, high = ax.get_ylim()
     ax.set_ylim(max(low, 1e-9), max(high, 0.03))
-    ax.legend(frameon=False, fontsize="small")
+    _legend_above(ax)
     _tidy(ax)
     return ax
 
@@ -291,7 +292,7 @@ def plot_origin(
     groups = [draws for name in _ORDER if (draws := record.draws_of(name, output)) is not None]
     if not groups:
         raise ValueError(f"plot_origin: {record.method} keeps no draws.")
-    names = _chosen(sites, list(_columns(groups[0])))
+    names = _chosen(sites, coordinates(record))
     clouds = [_cloud(draws, names, num_samples) for draws in groups]
     if len(names) == 1:
         ax = _axes(axes)
@@ -362,8 +363,13 @@ def _corner(
     return axes
 
 
+def coordinates(record: Record) -> list[str]:
+    """The names of the program's coordinates, such as ``x`` and ``w[2]``."""
+    return list(_columns(record.draws[0])) if record.draws else []
+
+
 def _columns(draws: Draws) -> dict[str, np.ndarray]:
-    """Draws by coordinate, such as ``x`` and ``w[2]``."""
+    """Draws by coordinate."""
     columns = {}
     for name, values in draws.sites.items():
         for index in np.ndindex(*values.shape[1:]):
