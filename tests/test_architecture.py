@@ -41,6 +41,7 @@ ORDER = (
     "plots",
     "report",
     "estimate",
+    "cli",
     "__init__",
 )
 # SciPy comes with JAX; it is imported where it is used, not with the package.
@@ -52,6 +53,7 @@ EXTRAS = {
     "diagnostics": {"rich"},
     "plots": {"matplotlib"},
     "report": {"matplotlib"},
+    "cli": {"click"},
 }
 
 
@@ -91,7 +93,7 @@ def test_core_imports_are_few(module: str) -> None:
 def test_import_brings_in_no_extra() -> None:
     code = (
         "import sys, estimand; "
-        "print([m for m in ('rich', 'matplotlib', 'xarray', 'scipy.stats', 'blackjax')"
+        "print([m for m in ('rich', 'matplotlib', 'xarray', 'click', 'scipy.stats', 'blackjax')"
         " if m in sys.modules])"
     )
     plain = "import sys, numpyro; " + code.split("; ", 1)[1]

@@ -31,7 +31,7 @@ def program(y: float) -> Any:
 
 @ep.expectation
 def several() -> Any:
-    w = numpyro.sample("w", dist.Gamma(2.0 * jnp.ones(3), 1.0).to_event(1))
+    w = numpyro.sample("w", dist.Gamma(2.0 * jnp.ones(2), 1.0).to_event(1))
     return {f"<{k}>": w[0] > k for k in range(8)}
 
 
@@ -46,6 +46,11 @@ def estimate(name: str) -> ep.Estimate:
         "chains": (program(2.0), chains),
     }[name]
     return ep.estimate_expectation(expectation, method, throw=False)  # type: ignore[arg-type]
+
+
+@functools.cache
+def page_of(name: str) -> str:
+    return estimate(name).to_html()
 
 
 VOID = {"meta", "link", "path", "use", "image", "rect"}
@@ -74,12 +79,8 @@ class _Tags(HTMLParser):
 
 
 @pytest.mark.parametrize("name", ["annealed", "several", "chains"])
-def test_the_page_is_whole_and_asks_for_nothing(name: str, tmp_path: Path) -> None:
-    result = estimate(name)
-    path = tmp_path / "report.html"
-    page = result.to_html(path)
-    assert path.read_text() == page
-    assert os.listdir(tmp_path) == ["report.html"]
+def test_the_page_is_whole_and_asks_for_nothing(name: str) -> None:
+    page = page_of(name)
     parsed = _Tags(page)
     assert parsed.open == []
     ids = [attributes["id"] for _, attributes in parsed.tags if "id" in attributes]
@@ -97,7 +98,7 @@ def test_the_page_is_whole_and_asks_for_nothing(name: str, tmp_path: Path) -> No
 
 def test_the_number_comes_first() -> None:
     result = estimate("annealed")
-    page = result.to_html()
+    page = page_of("annealed")
     body = page[page.index("<body>") :]
     assert body.index('class="number"') < body.index('class="verdict') < body.index("<svg")
     low, high = result.interval()
@@ -109,12 +110,12 @@ def test_the_number_comes_first() -> None:
 
 
 def test_several_outputs_and_records_without_draws() -> None:
-    page = estimate("several").to_html()
+    page = page_of("several")
     assert page.count('class="number"') == 6
     assert "And 2 more outputs" in page
     assert "&lt;7&gt;" in page
-    assert "['<7>']" not in page
-    assert estimate("chains").to_html().count("<figure") == 1
+    assert "<7>" not in page
+    assert page_of("chains").count("<figure") == 1
 
 
 def test_nothing_found_is_said_first() -> None:
@@ -131,7 +132,10 @@ def test_nothing_found_is_said_first() -> None:
 def test_a_loaded_record_gives_the_same_page(tmp_path: Path) -> None:
     result = estimate("annealed")
     result.save(tmp_path / "r.est")
-    assert ep.load(tmp_path / "r.est").to_html() == result.to_html()
+    path = tmp_path / "report.html"
+    page = ep.load(tmp_path / "r.est").to_html(path)
+    assert page == page_of("annealed") == path.read_text()
+    assert sorted(os.listdir(tmp_path)) == ["r.est", "report.html"]
     by_hand = dataclasses.replace(result, origin=type(result.origin)())
     assert "no source is known" in by_hand.to_html()
 

@@ -173,8 +173,7 @@ def plain_sampling(record: Record, output: int) -> PlainSampling | None:
     """
     if record.draws_of("gamma2") is None:
         return None
-    f, mass = posterior_sample(record, output)
-    mass = mass / mass.sum()
+    f, mass = _calibrated(*posterior_sample(record, output), record.run.figures[output].value)
     # One for each density evaluated: generous to a Markov chain, whose draws cost more.
     count = max(1, record.num_evaluations + record.num_gradients)
     hits = np.random.default_rng(0).multinomial(count, mass)
@@ -189,6 +188,18 @@ def plain_sampling(record: Record, output: int) -> PlainSampling | None:
         standard_error=math.sqrt(variance / count) * scale,
         true_error=math.sqrt(true_variance / count) * scale,
     )
+
+
+def _calibrated(f: np.ndarray, mass: np.ndarray, value: float) -> tuple[np.ndarray, np.ndarray]:
+    """Masses tilted so that the mean of f is the estimate, which rests on more draws than these."""
+    mass = mass / mass.sum()
+    scale = float(np.abs(f).max()) or 1.0
+    deviation = f / scale - mass @ (f / scale)
+    variance = mass @ deviation**2
+    if variance > 0:
+        slope = (value / scale - mass @ (f / scale)) / variance
+        mass = mass * np.maximum(1 + slope * deviation, 0.0)
+    return f, mass / mass.sum()
 
 
 def posterior_sample(record: Record, output: int) -> tuple[np.ndarray, np.ndarray]:
@@ -342,7 +353,7 @@ class Summary:
             ]
             rule = "─" * max(map(len, lines))
             pieces.append("\n".join([table.title, rule, lines[0], rule, *lines[1:]]))
-        return "\n\n".join([*pieces, "\n".join(self.lines)])
+        return "\n\n".join([*pieces, *(["\n".join(self.lines)] if self.lines else [])])
 
     def _in_colour(self) -> str:
         from rich.console import Console
@@ -400,7 +411,7 @@ def estimate_text(figures: Figures) -> str:
 
 def summarise(record: Record, diagnoses: tuple[Diagnosis, ...]) -> Summary:
     """The estimate, its parts and its verdict as tables."""
-    names = [label or record.program for label in record.output.labels]
+    names = record.names
     outputs = [
         (
             name,
@@ -467,10 +478,16 @@ def _part_row(prefix: str, part: PartDiagnosis) -> tuple[str, ...]:
         f"{part.ess:,.0f}",
         f"{part.num_samples:,}",
         _number(part.pareto_k),
-        percent(part.error_share) if math.isfinite(part.error_share) else "–",
+        _share(part.error_share),
         str(part.num_replicates) if part.num_replicates else "–",
         percent(part.spread) if math.isfinite(part.spread) else "–",
     )
+
+
+def _share(share: float) -> str:
+    if not math.isfinite(share):
+        return "–"
+    return percent(share) if share >= 1e-4 else "< 0.01 %"
 
 
 def _number(value: float) -> str:

@@ -14,7 +14,7 @@ import functools
 import hashlib
 import inspect
 import platform
-import sys
+import sysconfig
 import textwrap
 import types
 from collections.abc import Callable
@@ -26,7 +26,9 @@ import numpy as np
 
 from estimand.program import Expectation
 
-_LIBRARIES = {"estimand", "jax", "jaxlib", "numpy", "numpyro", "scipy", "pandas"}
+_INSTALLED = tuple(
+    sysconfig.get_paths()[kind] for kind in ("stdlib", "platstdlib", "purelib", "platlib")
+)
 MAX_DEPTH = 20
 
 
@@ -169,8 +171,8 @@ def _attributes(value: Any) -> dict[str, Any]:
 
 
 def _function_pieces(function: types.FunctionType) -> list[Any]:
-    top = (function.__module__ or "").split(".")[0]
-    if top in _LIBRARIES or top in sys.stdlib_module_names:
+    file, package = function.__code__.co_filename, (function.__module__ or "").split(".")[0]
+    if file.startswith((*_INSTALLED, "<frozen")) or package == "estimand":
         return [function.__module__, function.__qualname__]
     text = _text(function)
     if text.endswith("no source is known\n"):

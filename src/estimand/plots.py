@@ -51,7 +51,7 @@ def _pyplot() -> Any:
 
 
 def _title(record: Record, output: int) -> str:
-    return f"E[{record.program}{record.output.labels[output]}]"
+    return f"E[{record.names[output]}]"
 
 
 def _check_output(record: Record, output: int) -> None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import math
+import re
 import statistics
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
@@ -142,6 +143,11 @@ class Record:
             yield from [flag] * math.prod(shape)
 
     @property
+    def names(self) -> list[str]:
+        """A short name for every output: its place in the return value, or the program's name."""
+        return [_short_name(label) or self.program for label in self.output.labels]
+
+    @property
     def status(self) -> Status:
         """The worst status of any output; `statuses` has one for each."""
         return worst(list(self.statuses))
@@ -227,6 +233,11 @@ class Record:
 def _find(items: tuple, name: str, output: int) -> Any:
     wanted = (name, -1 if name == "gamma2" else output)
     return next((item for item in items if (item.name, item.output) == wanted), None)
+
+
+def _short_name(label: str) -> str:
+    """``['a'][0]`` as ``a[0]``."""
+    return re.sub(r"^\['([^']*)'\]", r"\1", label)
 
 
 def confidence_interval(figures: Figures, is_indicator: bool, level: float) -> tuple[float, float]:

@@ -100,14 +100,14 @@ def to_html(record: Record, diagnoses: tuple[Diagnosis, ...]) -> str:
 
 def _header(record: Record, diagnoses: tuple[Diagnosis, ...], title: str) -> str:
     pieces = ["<header>", f"<h1>{html.escape(title)}</h1>"]
-    rows = zip(record.output.labels, record.run.figures, record.bounds(), diagnoses, strict=True)
-    for number, (label, figures, (low, high), diagnosis) in enumerate(rows):
+    rows = zip(record.names, record.run.figures, record.bounds(), diagnoses, strict=True)
+    for number, (name, figures, (low, high), diagnosis) in enumerate(rows):
         if number == MAX_PLOTTED:
             left = len(diagnoses) - MAX_PLOTTED
             pieces.append(f"<p>And {left} more outputs, in the table below.</p>")
             break
         if len(diagnoses) > 1:
-            pieces.append(f"<h3>{html.escape(label)}</h3>")
+            pieces.append(f"<h3>{html.escape(name)}</h3>")
         tone = "good" if figures.status is Status.ok else "bad"
         words = html.escape(f"{diagnosis.verdict} {diagnosis.advice}".strip())
         pieces += [
@@ -153,8 +153,7 @@ def _plots(record: Record) -> str:
     shown = min(len(record.run.figures), MAX_PLOTTED)
     pieces = []
     for output in range(shown):
-        label = record.output.labels[output]
-        heading = f"Plots of {label}" if len(record.run.figures) > 1 else "Plots"
+        heading = f"Plots of {record.names[output]}" if len(record.run.figures) > 1 else "Plots"
         pieces.append(f"<h2>{html.escape(heading)}</h2>")
         pieces.append(f'<div class="figures">{"".join(_figures(record, output))}</div>')
     return "\n".join(pieces)
