@@ -114,9 +114,11 @@ def code_blocks(path: Path) -> list[str]:
 
 
 @pytest.mark.parametrize("path", ["README.md", "docs/methods.md"])
-def test_code_in_the_docs_runs(path: str) -> None:
+def test_code_in_the_docs_runs(path: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     blocks = code_blocks(ROOT / path)
     assert blocks
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("MPLBACKEND", "agg")
     namespace: dict = {}
     for block in blocks:
         exec(compile(block, path, "exec"), namespace)
@@ -139,6 +141,9 @@ def test_demo_prints_both_methods_and_the_truth() -> None:
     )
     for words in ("default", "TABI + AnIS", "NUTS", "truth", "no_mass_found", "2.2964e-06"):
         assert words in result.stdout
+    report = Path(result.stdout.strip().splitlines()[-1].split(": ", 1)[1])
+    assert report.is_relative_to(ROOT / "build")
+    assert "<svg" in report.read_text()
 
 
 @pytest.mark.parametrize("module", ["program", "schedule", "methods", "estimate"])

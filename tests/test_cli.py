@@ -281,4 +281,4 @@ def test_the_three_commands_of_the_help(tmp_path: Path) -> None:
     assert sorted(os.listdir(tmp_path)) == ["result.est", "result.html", "tail_probability.py"]
     record = ep.load(tmp_path / "result.est")
     assert record.status is ep.Status.ok
-    assert record.value == pytest.approx(1.27e-5, rel=0.02)
+    assert record.value == pytest.approx(1.26965e-5, rel=0.01)  # by quadrature

@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import jax.numpy as jnp
 import numpy as np
 import numpyro
 import numpyro.distributions as dist
@@ -166,6 +167,22 @@ def test_verdicts_say_what_to_do() -> None:
     assert "no mass found" in nothing.summary().plain()
 
 
+def test_targets_that_are_nan_somewhere_have_a_diagnosis() -> None:
+    @ep.expectation
+    def program() -> Any:
+        return jnp.log(numpyro.sample("x", dist.Normal(0.0, 1.0)))
+
+    for method in (
+        ep.TABI(ep.ImportanceSampling(num_samples=500)),
+        ep.AdaptiveIS(max_evaluations=20_000),
+    ):
+        result = ep.estimate_expectation(program(), method, throw=False)
+        assert result.status is ep.Status.nan_density
+        (diagnosis,) = result.diagnoses
+        assert "mend the program" in diagnosis.verdict
+        assert "nan_density" in result.summary().plain()
+
+
 def test_records_without_draws_have_a_diagnosis_too() -> None:
     method = ep.PosteriorMCMC(num_samples=500, kernel=ep.RandomWalk(scale=1.0))
     result = ep.estimate_expectation(cube(2.0), method, throw=False)
@@ -205,6 +222,8 @@ def test_tables_in_every_form(monkeypatch: pytest.MonkeyPatch) -> None:
     assert "\x1b[" in coloured
     assert "title [bold]" in coloured
     assert "['x']" in coloured
+    monkeypatch.setitem(sys.modules, "rich.console", None)
+    assert str(summary) == plain
 
 
 def test_notebooks_show_the_tables() -> None:

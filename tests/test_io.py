@@ -5,6 +5,7 @@ from __future__ import annotations
 import collections
 import dataclasses
 import functools
+import hashlib
 import json
 import math
 import os
@@ -255,6 +256,12 @@ def test_damaged_and_foreign_files_are_refused(tmp_path: Path, seed: int) -> Non
         ep.load(bad)
     bad.write_bytes(data.replace(b"record 1 ", b"record 2 ", 1))
     with pytest.raises(ep.RecordError, match=r"version 2.*newer estimand"):
+        ep.load(bad)
+    content, arrays = io._encode(estimate("cube TABI"))
+    payload = io._archive({**content, "figures": [{"mood": "good"}]}, arrays)
+    head = f"{io.MAGIC} 1 {hashlib.sha256(payload).hexdigest()}\n".encode()
+    bad.write_bytes(head + payload)
+    with pytest.raises(ep.RecordError, match="contents that this version does not know"):
         ep.load(bad)
     np.savez(tmp_path / "other.npz", x=np.zeros(3))
     with pytest.raises(ep.RecordError, match="not a record"):
@@ -526,6 +533,32 @@ def test_digests_of_settings_do_not_depend_on_sharing() -> None:
     assert origin.digest(cyclic) != origin.digest([1])
 
 
+def test_digests_skip_what_has_no_content() -> None:
+    """Loggers, locks and keys may be referred to; a user's own object counts by its content."""
+    import logging
+    import threading
+
+    class Box:
+        def __init__(self, number: float):
+            self.number = number
+
+    assert origin.digest(logging.getLogger("a")) == origin.digest(logging.getLogger("b"))
+    assert origin.digest(threading.Lock()) == origin.digest(threading.Lock())
+    assert origin.digest(jax.random.key(0)) != origin.digest(jax.random.key(1))
+    assert origin.digest(Box(1.0)) == origin.digest(Box(1.0)) != origin.digest(Box(2.0))
+    normals = [dist.Normal(0.0, scale) for scale in (1.0, 1.0, 2.0)]
+    proposals = [origin.digest(ep.ImportanceSampling(proposal={"x": n})) for n in normals]
+    assert proposals[0] == proposals[1] != proposals[2]
+
+
+def test_data_digests_see_values_shapes_and_structure() -> None:
+    digests = {
+        origin.digest(value)
+        for value in (1, 1.0, True, "1", np.ones(2), np.ones((2, 1)), [1], (1,), {"a": 1}, {"b": 1})
+    }
+    assert len(digests) == 10
+
+
 # --- draws for people ---
 
 
@@ -596,6 +629,12 @@ def test_arviz_summarises_the_draws() -> None:
     table = arviz_stats.summary(result.to_datatree(), round_to="none")
     assert table.loc["x", "mean"] == pytest.approx(1.0, abs=0.05)
     assert table.loc["x", "sd"] == pytest.approx(math.sqrt(0.5), abs=0.05)
+
+
+def test_a_missing_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "xarray", None)
+    with pytest.raises(ImportError, match=r"estimand\[arviz\]"):
+        estimate("cube TABI").to_datatree()
 
 
 def test_io_numbers() -> None:

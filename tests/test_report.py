@@ -6,6 +6,7 @@ import dataclasses
 import functools
 import os
 import re
+import sys
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
@@ -138,6 +139,12 @@ def test_a_loaded_record_gives_the_same_page(tmp_path: Path) -> None:
     assert sorted(os.listdir(tmp_path)) == ["r.est", "report.html"]
     by_hand = dataclasses.replace(result, origin=type(result.origin)())
     assert "no source is known" in by_hand.to_html()
+
+
+def test_a_missing_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    with pytest.raises(ImportError, match=r"estimand\[plots\]"):
+        estimate("chains").to_html()
 
 
 @pytest.mark.slow

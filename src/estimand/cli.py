@@ -150,8 +150,10 @@ def _read_csv(path: Path) -> dict[str, np.ndarray]:
 
 
 def _read_numpy(path: Path) -> Any:
-    read = np.load(path, allow_pickle=False)
-    return read if isinstance(read, np.ndarray) else dict(read)
+    if path.suffix.lower() == ".npy":
+        return np.load(path, allow_pickle=False)
+    with np.load(path, allow_pickle=False) as arrays:
+        return dict(arrays)
 
 
 def bind(spec: str, data: Path | None) -> Expectation:

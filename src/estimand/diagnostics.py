@@ -173,7 +173,10 @@ def plain_sampling(record: Record, output: int) -> PlainSampling | None:
     """
     if record.draws_of("gamma2") is None:
         return None
-    f, mass = _calibrated(*posterior_sample(record, output), record.run.figures[output].value)
+    f, mass = posterior_sample(record, output)
+    if not mass.any():
+        return None
+    f, mass = _calibrated(f, mass, record.run.figures[output].value)
     # One for each density evaluated: generous to a Markov chain, whose draws cost more.
     count = max(1, record.num_evaluations + record.num_gradients)
     hits = np.random.default_rng(0).multinomial(count, mass)
@@ -224,7 +227,9 @@ def posterior_sample(record: Record, output: int) -> tuple[np.ndarray, np.ndarra
                 mixture = mixture + sizes[name] * ratio
         values.append(f)
         masses.append(sizes[draws.name] * draws.weights / mixture)
-    return np.concatenate(values), np.concatenate(masses)
+    f, mass = np.concatenate(values), np.concatenate(masses)
+    is_number = np.isfinite(f) & np.isfinite(mass)
+    return f[is_number], mass[is_number]
 
 
 # --- words ---

@@ -88,7 +88,14 @@ def load(path: str | os.PathLike) -> dict[str, Any]:
             "It was cut off or altered after it was written."
         )
     content, arrays = _unarchive(payload)
-    return _decode(content, arrays)
+    try:
+        return _decode(content, arrays)
+    except (KeyError, TypeError, ValueError) as error:
+        writer = content.get("origin", {}).get("versions", {}).get("estimand", "another estimand")
+        raise RecordError(
+            f"{path} was written by estimand {writer} and has contents that this version does not "
+            f"know ({error}): install that version."
+        ) from error
 
 
 def _archive(content: dict[str, Any], arrays: dict[str, np.ndarray]) -> bytes:

@@ -14,14 +14,17 @@ import functools
 import hashlib
 import inspect
 import platform
+import sys
 import sysconfig
 import textwrap
+import tokenize
 import types
 from collections.abc import Callable
 from importlib import metadata
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
 from estimand.program import Expectation
@@ -102,7 +105,7 @@ def _text(function: Any) -> str:
     """The source of a function, or what can be said of it."""
     try:
         return textwrap.dedent(inspect.getsource(function))
-    except (OSError, TypeError):
+    except (OSError, TypeError, SyntaxError, tokenize.TokenError):
         return f"# {getattr(function, '__qualname__', repr(type(function)))}: no source is known\n"
 
 
@@ -137,7 +140,9 @@ def _feed(
         say("type", value.__module__, value.__qualname__)
     elif isinstance(value, types.ModuleType):
         say("module", value.__name__)
-    elif hasattr(value, "__array__"):
+    elif isinstance(value, jax.Array) and jnp.issubdtype(value.dtype, jax.dtypes.prng_key):
+        say("key", describe_key(value))
+    elif isinstance(value, jax.Array | np.ndarray | np.generic) or _is_column(value):
         array = np.asarray(value)
         say("array", array.dtype.str, array.shape)
         update(repr(array.tolist()).encode() if array.dtype.hasobject else array.tobytes())
@@ -161,13 +166,24 @@ def _feed(
         each(kind, [getattr(value, field.name) for field in dataclasses.fields(value)])
     elif not jax.tree_util.all_leaves([value]):
         each(kind, jax.tree.leaves(value))
+    elif getattr(value, "__qualname__", None) or _is_installed(type(value).__module__):
+        # An object of a library's own: a logger or a lock has no content that matters here.
+        say(kind, getattr(value, "__qualname__", ""))
     else:
-        each(kind, (getattr(value, "__qualname__", None) or _attributes(value),))
+        each(kind, (dict(getattr(value, "__dict__", {})),))
 
 
-def _attributes(value: Any) -> dict[str, Any]:
-    """The attributes of an object that are kept in a dict."""
-    return dict(getattr(value, "__dict__", {}))
+def _is_column(value: Any) -> bool:
+    """A table or column of pandas, polars and the like."""
+    return hasattr(value, "__array__") and hasattr(value, "shape") and hasattr(value, "to_numpy")
+
+
+def _is_installed(module: str) -> bool:
+    """Whether a module belongs to Python or to a library other than this one."""
+    if module.split(".")[0] == "estimand":
+        return False
+    file = getattr(sys.modules.get(module), "__file__", None)
+    return module != "__main__" and (file is None or file.startswith(_INSTALLED))
 
 
 def _function_pieces(function: types.FunctionType) -> list[Any]:
