@@ -231,3 +231,14 @@ def test_notebooks_show_the_tables() -> None:
     assert "<table>" in page
     assert "E[cube]" in page
     assert "Pareto k" in page
+
+
+def test_a_cancelling_estimate_that_did_not_converge_says_why() -> None:
+    @ep.expectation
+    def odd() -> Any:
+        return numpyro.sample("x", dist.Normal(0.0, 1.0))
+
+    result = ep.estimate_expectation(odd(), ep.AdaptiveIS(max_evaluations=50_000), throw=False)
+    (diagnosis,) = result.diagnoses
+    assert diagnosis.cancellation < 0.01
+    assert "nearly cancel" in diagnosis.advice

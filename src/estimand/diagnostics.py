@@ -20,6 +20,8 @@ from estimand.record import Draws, PartSummary, Record
 STRONG_CANCELLATION = 0.05
 # A replicate this many standard deviations from the mean of all is worth a look.
 FAR = 4.0
+# A large tail index is harmless while no single draw has more of the weight than this.
+HARMLESS_SHARE = 0.002
 
 Z_NAMES = {"gamma1_plus": "Z1_plus", "gamma1_minus": "Z1_minus", "gamma2": "Z2"}
 
@@ -27,7 +29,8 @@ Z_NAMES = {"gamma1_plus": "Z1_plus", "gamma1_minus": "Z1_minus", "gamma2": "Z2"}
 class PartDiagnosis(NamedTuple):
     """One normalising constant of an output.
 
-    `ess` is (Σw)²/Σw², as the paper has it; `error_share` the part's share of the variance of the
+    `ess` is (Σw)²/Σw², as the paper has it; `largest_share` the share of the largest weight;
+    `error_share` the part's share of the variance of the
     estimate, as if the parts were independent; `spread` the relative standard deviation of Z
     between replicates (islands, or batches of draws) and `farthest` the distance of the farthest
     from their mean in those.
@@ -39,6 +42,7 @@ class PartDiagnosis(NamedTuple):
     ess: float
     num_samples: int
     pareto_k: float
+    largest_share: float
     error_share: float
     num_replicates: int
     spread: float
@@ -131,6 +135,7 @@ def _part_diagnoses(record: Record, output: int) -> tuple[PartDiagnosis, ...]:
                 ess=part.ess,
                 num_samples=part.num_samples,
                 pareto_k=part.pareto_k,
+                largest_share=math.exp(part.largest[0] - part.log_z) / part.num_samples,
                 error_share=share,
                 num_replicates=part.replicate_log_z.size,
                 spread=spread,
@@ -255,14 +260,16 @@ def _advice(
     parts: tuple[PartDiagnosis, ...],
     plain: PlainSampling | None,
 ) -> str:
-    if figures.status is not Status.ok:
-        return _what_is_wrong(parts)
+    if figures.status is not Status.ok and (words := _what_is_wrong(parts)):
+        return words
     if cancellation < STRONG_CANCELLATION:
         return (
             "The two signs of f nearly cancel, which leaves "
             f"{percent(cancellation)} of E|f|: look at the standard error rather than at the "
             "relative one."
         )
+    if figures.status is not Status.ok:
+        return _main_source(parts)
     if plain is None:
         return ""
     if plain.num_hits == 0:
@@ -289,7 +296,7 @@ def _rounded(number: float) -> str:
 
 
 def _what_is_wrong(parts: tuple[PartDiagnosis, ...]) -> str:
-    """The part that needs more effort most, and why."""
+    """The part that needs more effort most, and why; nothing if no part stands out."""
     poor = [part for part in parts if part.ess < MIN_ESS]
     if poor:
         part = min(poor, key=lambda part: part.ess)
@@ -297,7 +304,11 @@ def _what_is_wrong(parts: tuple[PartDiagnosis, ...]) -> str:
             f"{part.name} rests on {part.ess:.0f} effective draws of {part.num_samples:,}: give "
             "that part more samples, more temperatures or a better kernel."
         )
-    tails = [part for part in parts if part.pareto_k > MAX_PARETO_K]
+    tails = [
+        part
+        for part in parts
+        if part.pareto_k > MAX_PARETO_K and part.largest_share > HARMLESS_SHARE
+    ]
     if tails:
         part = max(tails, key=lambda part: part.pareto_k)
         return f"The weights of {part.name} have a Pareto tail index of {part.pareto_k:.2f}."
@@ -308,6 +319,10 @@ def _what_is_wrong(parts: tuple[PartDiagnosis, ...]) -> str:
             f"One replicate of {part.name} is {part.farthest:.1f} standard deviations from the "
             "others."
         )
+    return ""
+
+
+def _main_source(parts: tuple[PartDiagnosis, ...]) -> str:
     shares = [part for part in parts if math.isfinite(part.error_share)]
     if not shares:
         return ""

@@ -112,6 +112,7 @@ def plot_convergence(
         ax.set_xscale("log")
     else:
         ax.xaxis.set_major_formatter("{x:,.0f}")
+        ax.locator_params(axis="x", nbins=6)
     if len(path.cost) > 2:
         _focus(ax, path.value, ends, truth)
     ax.set_xlabel("cost (evaluations, a gradient counting as 3)")
