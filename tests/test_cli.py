@@ -262,17 +262,21 @@ def test_examples_are_written_once_and_bind(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_the_three_commands_of_the_help(tmp_path: Path) -> None:
-    """As a newcomer types them, each in a process of its own."""
+@pytest.mark.parametrize("place", ["help", "README.md"])
+def test_a_newcomers_commands(place: str, tmp_path: Path) -> None:
+    """As they are written down, each in a process of its own."""
     pytest.importorskip("matplotlib")
-    help_text = CliRunner().invoke(cli.main, ["--help"]).stdout
-    commands = [line.split() for line in help_text.splitlines() if line.startswith("    estimand ")]
-    assert len(commands) == 3
+    if place == "help":
+        text = CliRunner().invoke(cli.main, ["--help"]).stdout
+    else:
+        text = (Path(__file__).parents[1] / place).read_text()
+    lines = [line.split("#")[0] for line in text.splitlines() if line.startswith("    estimand ")]
+    assert len(lines) >= 3
     environment = os.environ | {"PYTHONPATH": os.pathsep.join(map(os.path.abspath, sys.path))}
-    for command in commands:
+    for line in lines:
         code = "from estimand.cli import main; main()"
         subprocess.run(
-            [sys.executable, "-c", code, *command[1:]],
+            [sys.executable, "-c", code, *line.split()[1:]],
             cwd=tmp_path,
             check=True,
             env=environment,

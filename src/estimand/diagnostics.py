@@ -30,10 +30,9 @@ class PartDiagnosis(NamedTuple):
     """One normalising constant of an output.
 
     `ess` is (Σw)²/Σw², as the paper has it; `largest_share` the share of the largest weight;
-    `error_share` the part's share of the variance of the
-    estimate, as if the parts were independent; `spread` the relative standard deviation of Z
-    between replicates (islands, or batches of draws) and `farthest` the distance of the farthest
-    from their mean in those.
+    `error_share` the part's share of the variance of the estimate, as if the parts were
+    independent; `spread` the relative standard deviation of Z between replicates (islands, or
+    batches of draws) and `farthest` the distance of the farthest from their mean in those.
     """
 
     name: str
