@@ -38,6 +38,7 @@ ORDER = (
     "merge",
     "io",
     "diagnostics",
+    "summary",
     "plots",
     "report",
     "estimate",
@@ -50,7 +51,7 @@ CORE = {"jax", "numpyro", "numpy", "estimand", "scipy"}
 EXTRAS = {
     "io": {"xarray"},
     "estimate": {"xarray"},
-    "diagnostics": {"rich"},
+    "summary": {"rich"},
     "plots": {"matplotlib"},
     "report": {"matplotlib"},
     "cli": {"click"},

@@ -19,7 +19,8 @@ from truths import PROBLEMS
 
 import estimand as ep
 from estimand import diagnostics
-from estimand.diagnostics import Summary, Table, diagnose, plain_sampling, posterior_sample
+from estimand.diagnostics import diagnose, plain_sampling, posterior_sample
+from estimand.summary import Summary, Table
 
 DATA = np.linspace(-1.5, 1.5, 20)
 TAIL = 0.5 * math.erfc(math.sqrt(21 / 2))
@@ -165,6 +166,21 @@ def test_verdicts_say_what_to_do() -> None:
     assert math.isnan(diagnosis.cancellation)
     assert diagnosis.relative_error == math.inf
     assert "no mass found" in nothing.summary().plain()
+
+
+def test_a_kernel_that_does_not_move_is_named() -> None:
+    method = ep.TABI(
+        ep.AnIS(num_samples=40, num_temperatures=5, kernel=ep.RandomWalk(scale=1000.0))
+    )
+    result = ep.estimate_expectation(tail(DATA), method, throw=False)
+    (diagnosis,) = result.diagnoses
+    assert diagnosis.parts[-1].num_temperatures == 6
+    assert diagnosis.parts[-1].acceptance[1] < 0.05
+    assert "take a smaller step" in diagnosis.advice
+    assert "From the prior to each target" in result.summary().plain()
+    (healthy,) = estimate("cube").diagnoses
+    low, high = healthy.parts[0].acceptance
+    assert 0.1 < low < high < 1
 
 
 def test_targets_that_are_nan_somewhere_have_a_diagnosis() -> None:

@@ -22,13 +22,13 @@ import numpy as np
 
 from estimand.annealed import AnIS
 from estimand.auto import Auto
-from estimand.diagnostics import Summary, Table, estimate_text
 from estimand.estimate import Estimate, estimate_expectation, load
 from estimand.io import RecordError
 from estimand.merge import MergeError
 from estimand.methods import TABI, Method
 from estimand.posterior import PosteriorMCMC
 from estimand.program import Expectation, ExpectationProgram, ProgramError
+from estimand.summary import Summary, Table, estimate_text
 
 try:
     import click

@@ -18,13 +18,14 @@ from estimand import io
 from estimand.auto import Auto
 from estimand.compilation import CompilationClock
 from estimand.density import Density
-from estimand.diagnostics import Diagnosis, Summary, diagnose, summarise
+from estimand.diagnostics import Diagnosis, diagnose
 from estimand.evidence import Estimator, Evidence, Status
 from estimand.merge import merge
 from estimand.methods import Method
 from estimand.origin import origin_of
 from estimand.program import PARTS, Expectation, ExpectationProgram, bind
 from estimand.record import Record, resample
+from estimand.summary import Summary, summarise
 
 if TYPE_CHECKING:
     from xarray import DataTree

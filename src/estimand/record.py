@@ -278,7 +278,9 @@ def _used_evidence(run: Run) -> list[tuple[str, int, Evidence]]:
         else:
             wanted = [getattr(item, f"log_z1_{name.split('_')[1]}") for item in run.figures]
         for output, log_z in enumerate(wanted):
-            near = [e for e in found if _is_near(float(e.log_z), log_z)]
+            # With one route, evidence comes in the order of the outputs.
+            own = found if len(found) != len(wanted) else found[output : output + 1]
+            near = [e for e in own if _is_near(float(e.log_z), log_z)]
             if near:
                 best = min(near, key=lambda e: abs(float(e.log_z) - log_z))
                 used.append((name, -1 if name == "gamma2" else output, best))

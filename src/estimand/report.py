@@ -12,9 +12,10 @@ from collections.abc import Callable
 from typing import Any
 
 from estimand import plots
-from estimand.diagnostics import Diagnosis, estimate_text, summarise, table_html
+from estimand.diagnostics import Diagnosis
 from estimand.evidence import Status
 from estimand.record import Record
+from estimand.summary import estimate_text, summarise, table_html
 
 # Outputs that get plots of their own; the others are in the tables.
 MAX_PLOTTED = 6
