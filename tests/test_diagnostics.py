@@ -168,6 +168,22 @@ def test_verdicts_say_what_to_do() -> None:
     assert "no mass found" in nothing.summary().plain()
 
 
+def test_a_program_without_latent_sites_has_a_diagnosis() -> None:
+    @ep.expectation
+    def constant(y: float) -> Any:
+        numpyro.sample("y", dist.Normal(0.0, 1.0), obs=y)
+        return 0.3
+
+    method = ep.TABI(ep.ImportanceSampling(num_samples=100))
+    result = ep.estimate_expectation(constant(0.5), method, throw=False)
+    (diagnosis,) = result.diagnoses
+    assert diagnosis.plain is not None
+    assert diagnosis.plain.value == pytest.approx(0.3)
+    assert diagnosis.plain.standard_error == pytest.approx(0.0, abs=1e-9)
+    with pytest.raises(ValueError, match="no latent site"):
+        result.to_datatree()
+
+
 def test_a_kernel_that_does_not_move_is_named() -> None:
     method = ep.TABI(
         ep.AnIS(num_samples=40, num_temperatures=5, kernel=ep.RandomWalk(scale=1000.0))

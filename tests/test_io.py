@@ -165,6 +165,26 @@ def test_paths_end_at_the_estimate(name: str) -> None:
         assert 1.4 < path.standard_error[middle] / path.standard_error[-1] < 2.8
 
 
+def test_a_part_without_error_leaves_a_path() -> None:
+    """Without data every weight of γ is 1."""
+
+    @ep.expectation
+    def square() -> Any:
+        return numpyro.sample("x", dist.Normal(0.0, 1.0)) ** 2
+
+    method = ep.TABI(ep.ImportanceSampling(num_samples=1000))
+    result = ep.estimate_expectation(square(), method, throw=False)
+    (path,) = result.paths
+    assert path.cost.size > 20
+    assert path.value[-1] == pytest.approx(result.value)
+    assert path.standard_error[-1] == pytest.approx(result.standard_error)
+    weights = np.exp(np.asarray(dict(result.evidence)["gamma1_plus"].log_weights))
+    # 1,000 evaluations of γ1⁻, which has no mass, are spent from the start.
+    assert result.cost == 3000
+    first = round((path.cost[0] - 1000) / 2)
+    assert path.value[0] == pytest.approx(weights[:first].mean())
+
+
 def test_a_part_that_another_route_replaced_is_not_kept() -> None:
     first, second = estimate("cube TABI", 1), estimate("cube TABI", 2)
     run = first.run._replace(evidence=second.run.evidence + first.run.evidence)

@@ -211,13 +211,15 @@ def plain_sampling(record: Record, output: int) -> PlainSampling | None:
 def _calibrated(f: np.ndarray, mass: np.ndarray, value: float) -> tuple[np.ndarray, np.ndarray]:
     """Masses tilted so that the mean of f is the estimate, which rests on more draws than these."""
     mass = mass / mass.sum()
-    scale = float(np.abs(f).max()) or 1.0
-    deviation = f / scale - mass @ (f / scale)
-    variance = mass @ deviation**2
-    if variance > 0:
-        slope = (value / scale - mass @ (f / scale)) / variance
-        mass = mass * np.maximum(1 + slope * deviation, 0.0)
-    return f, mass / mass.sum()
+    scaled = f / (float(np.abs(f).max()) or 1.0)
+    mean, square = mass @ scaled, mass @ scaled**2
+    variance = mass @ (scaled - mean) ** 2
+    # Rounding alone gives a constant f some variance.
+    if variance > 1e-12 * square:
+        slope = (value / np.abs(f).max() - mean) / variance
+        tilted = mass * np.maximum(1 + slope * (scaled - mean), 0.0)
+        mass = tilted / tilted.sum() if tilted.any() else mass
+    return f, mass
 
 
 def posterior_sample(record: Record, output: int) -> tuple[np.ndarray, np.ndarray]:
@@ -287,9 +289,11 @@ def _advice(
             f"Averaging {plain.num_draws:,} posterior draws would have said 0 ± 0: none of them "
             "reaches the target."
         )
-    gain = plain.true_error / figures.standard_error if figures.standard_error > 0 else math.inf
+    if not figures.standard_error > 0:
+        return ""
+    gain = plain.true_error / figures.standard_error
     if gain < 1.5:
-        return "Averaging as many posterior draws would have been as good: NUTS is enough here."
+        return "Averaging as many posterior draws would have been as good: that is enough here."
     return (
         f"Averaging as many posterior draws would have had {_rounded(gain)} times the error; it "
         f"needs {_rounded(gain**2)} times as many draws to come as close."

@@ -334,6 +334,8 @@ def to_datatree(record: Record, rng: np.random.Generator) -> DataTree:
             f"to_datatree: {record.method} keeps no draws of its densities; take TABI, AdaptiveIS "
             "or the default method."
         )
+    if not record.draws[0].sites:
+        raise ValueError(f"to_datatree: program {record.program!r} has no latent site.")
     groups: dict[str, xarray.Dataset] = {}
     for draws in record.draws:
         group = _GROUPS[draws.name]

@@ -453,14 +453,17 @@ def _path(record: Record, output: int) -> Path:
         return last
     used["gamma2"] = _own_normaliser(record.run, figures)
     log_weights = {name: independent_log_weights(evidence) for name, evidence in used.items()}
-    smallest = min(weights.size for weights in log_weights.values())
+    # A part whose weights all agree is taken as it is at the end.
+    varying = [weights.size for weights in log_weights.values() if weights.size > 1]
+    smallest = min(varying, default=0)
     if smallest < 4:
         return last
     own = float(sum(e.num_evaluations + GRADIENT_COST * e.num_gradients for e in used.values()))
     own = min(own or smallest, record.cost)
     sizes = np.geomspace(max(4.0, FIRST_SHARE * smallest), smallest, NUM_PATH_POINTS)
     shares = np.unique(np.round(sizes)) / smallest
-    value, error = _settling(log_weights, shares, _are_shared(list(used.values())))
+    is_shared = len(varying) == len(used) and _are_shared(list(used.values()))
+    value, error = _settling(log_weights, shares, is_shared)
     if not error[-1] > 0:
         return last
     scale = math.exp(min(_log_scale(log_weights), 700.0))
