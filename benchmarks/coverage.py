@@ -1,27 +1,23 @@
-"""Coverage of the default method's 95 % intervals, and how often it says ok, over many seeds.
+"""Coverage of the default method's intervals, and how often it says ok, over many seeds.
 
-A run whose status is not `ok` does not count as covered or uncovered; it is counted apart.
+A run whose status is not `ok` does not count as covered or uncovered; it is counted apart. Errors
+are relative to the truth, or to E|f| where the truth is 0. The record is written after each
+problem: `--resume` keeps the problems that an interrupted run has finished, and `--problems` runs
+only those named and keeps the rest of the record.
 """
 
 import math
-import sys
 import time
-from pathlib import Path
 
-import jax
 import numpy as np
-
-jax.config.update("jax_enable_x64", True)
-sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
-
-from measure import arguments, show
+from known import known
+from measure import parser, read_results, show, write_record
+from runs import LEVELS, summary, workers
 from scipy.stats import binomtest
-from truths import PROBLEMS
 
-import estimand as ep
-
-NAMES = (
+PROBLEMS = (
     "figure1",
+    "figure1_zero",
     "cancellation",
     "horse_kicks",
     "half_line",
@@ -29,43 +25,90 @@ NAMES = (
     "hierarchical",
     "posterior_predictive",
     "banana",
+    "rosenbrock",
+    "eight_schools_means",
     "sir",
     "rp22",
 )
 
 
-def cover(name, runs):
-    problem = PROBLEMS[name]
-    expectation = ep.expectation(problem.model)(*problem.args)
-    covered, trusted, errors, costs = 0, 0, [], []
-    started = time.perf_counter()
-    for seed in range(runs):
-        result = ep.estimate_expectation(expectation, rng_key=seed, throw=False)
-        low, high = result.interval(0.95)
-        trusted += result.status is ep.Status.ok
-        covered += result.status is ep.Status.ok and low <= problem.value <= high
-        errors.append((result.value / problem.value - 1) ** 2)
-        costs.append(result.num_evaluations + 3 * result.num_gradients)
-    return {
-        "problem": name,
-        "runs": runs,
-        "ok": trusted,
-        "covered": covered,
-        "coverage": covered / max(trusted, 1),
-        "p_value": float(binomtest(covered, trusted, 0.95).pvalue) if trusted else math.nan,
-        "median_rse": float(np.median(errors)),
-        "median_cost": float(np.median(costs)),
-        "seconds_per_run": (time.perf_counter() - started) / runs,
-    }
+def rows_of(name, runs):
+    """One row for each output."""
+    for output in range(len(known(name).values)):
+        trusted = [item for item in runs if item["status"][output] == "ok"]
+        covered = {
+            level: sum(item["covered"][level][output] for item in trusted) for level in LEVELS
+        }
+        wrong = [abs(item["error"][output]) for item in trusted]
+        yield {
+            "problem": name,
+            "output": output,
+            **summary(runs, output),
+            "covered": {f"{level:.0%}": count for level, count in covered.items()},
+            "p_value": {
+                f"{level:.0%}": _p_value(count, len(trusted), level)
+                for level, count in covered.items()
+            },
+            "largest_error_with_ok": max(wrong, default=None),
+            "error_over_standard_error": _spread(trusted, output),
+        }
+
+
+def _p_value(covered, trusted, level):
+    """By an exact two-sided binomial test; None without a run to test."""
+    return float(binomtest(covered, trusted, level).pvalue) if trusted else None
+
+
+def _spread(runs, output):
+    """Root mean square of error over standard error: 1 if the errors are right on average."""
+    if not runs:
+        return None
+    ratios = [item["error"][output] / item["standard_error"][output] for item in runs]
+    return math.sqrt(float(np.mean(np.square(ratios))))
+
+
+def table(rows):
+    for row in rows:
+        shares = (count / row["ok"] if row["ok"] else math.nan for count in row["covered"].values())
+        yield (
+            f"{row['problem']}[{row['output']}]",
+            row["runs"],
+            row["ok"],
+            *shares,
+            math.nan if row["p_value"]["95%"] is None else row["p_value"]["95%"],
+            row["median_rse"],
+            row["median_cost"],
+            row["median_seconds"],
+        )
 
 
 def main(argv=None):
-    quick = arguments(argv, __doc__).quick
+    options_parser = parser(__doc__, processes=True)
+    options_parser.add_argument("--problems", help=f"some of {','.join(PROBLEMS)}")
+    options_parser.add_argument("--resume", action="store_true", help="keep what is in the record")
+    options_parser.add_argument("--seeds", type=int, help="200 by default, 20 with --quick")
+    options = options_parser.parse_args(argv)
+    names = options.problems.split(",") if options.problems else PROBLEMS
+    for name in names:
+        if name not in PROBLEMS:
+            options_parser.error(f"no problem {name!r}; there are {', '.join(PROBLEMS)}")
+    num_seeds = options.seeds or (20 if options.quick else 200)
+    started = time.perf_counter()
     rows = []
-    for name in NAMES:
-        rows.append(cover(name, 20 if quick else 100))
-        print(rows[-1], flush=True)
-    show("Coverage of the default method's 95 % intervals", list(rows[0]), map(dict.values, rows))
+    if options.resume or options.problems:
+        rows = read_results("coverage", options.quick) or []
+    with workers(options.processes) as over_seeds:
+        for name in names:
+            if options.resume and any(row["problem"] == name for row in rows):
+                continue
+            found = list(rows_of(name, over_seeds(name, num_seeds)))
+            rows = [row for row in rows if row["problem"] != name] + found
+            rows.sort(key=lambda row: PROBLEMS.index(row["problem"]))
+            write_record("coverage", options.quick, time.perf_counter() - started, rows)
+            print(found, flush=True)
+    columns = ("problem", "runs", "ok", *(f"{level:.0%}" for level in LEVELS))
+    columns += ("p(95%)", "median RSE", "cost", "seconds")
+    show("Coverage of the default method's intervals", columns, table(rows))
     return rows
 
 

@@ -1,21 +1,55 @@
-"""What the benchmarks share: timing, tables, and a description of the software that ran."""
+"""What the benchmarks share: options, timing, tables, and the records of what ran."""
 
 import argparse
 import contextlib
 import importlib.metadata
+import json
 import os
 import platform
 import statistics
 import time
+from pathlib import Path
 
 from rich.console import Console
 from rich.table import Table
 
+RESULTS = Path(__file__).parent / "results"
+
+
+def parser(description, *, processes=False):
+    """The options that every benchmark has, to which some add their own."""
+    found = argparse.ArgumentParser(description=description)
+    found.add_argument("--quick", action="store_true", help="smaller sizes, fewer repetitions")
+    if processes:
+        found.add_argument("--processes", type=int, default=1, help="processes that share the runs")
+    return found
+
 
 def arguments(argv, description):
-    parser = argparse.ArgumentParser(description=description)
-    parser.add_argument("--quick", action="store_true", help="smaller sizes, fewer repetitions")
-    return parser.parse_args(argv)
+    return parser(description).parse_args(argv)
+
+
+def record_path(name, quick):
+    return RESULTS / f"{name}{'-quick' if quick else ''}.json"
+
+
+def write_record(name, quick, taken, results):
+    """Writes what a benchmark found, how long it took and what it ran on."""
+    RESULTS.mkdir(exist_ok=True)
+    record = {
+        "benchmark": name,
+        "quick": quick,
+        "seconds": taken,
+        "environment": environment(),
+        "results": results,
+    }
+    record_path(name, quick).write_text(json.dumps(record, indent=1) + "\n")
+
+
+def read_results(name, quick):
+    """The results of an earlier run; None if there was none."""
+    path = record_path(name, quick)
+    return json.loads(path.read_text())["results"] if path.exists() else None
 
 
 def seconds(function, *args):

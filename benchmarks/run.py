@@ -1,48 +1,47 @@
-"""Runs the benchmarks and writes results/<name>.json (results/<name>-quick.json with --quick)."""
+"""Runs the benchmarks and writes results/<name>.json (results/<name>-quick.json with --quick).
+
+Options that are not this script's go to the benchmarks, as NAME=VALUE: coverage --processes=2.
+"""
 
 import argparse
-import json
-import pathlib
 import time
 
 import accuracy
 import cold_start
 import coverage
+import dimension
 import gradient_mode
+import high_dimension
+import missed_modes
 import throughput
-from measure import environment
+from measure import write_record
 
 BENCHMARKS = {
     "accuracy": accuracy.main,
     "coverage": coverage.main,
+    "dimension": dimension.main,
+    "high_dimension": high_dimension.main,
+    "missed_modes": missed_modes.main,
     "cold_start": cold_start.main,
     "throughput": throughput.main,
     "gradient_mode": gradient_mode.main,
 }
-RESULTS = pathlib.Path(__file__).parent / "results"
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("names", nargs="*", metavar="name", help=f"of {', '.join(BENCHMARKS)}")
     parser.add_argument("--quick", action="store_true", help="smaller sizes, fewer repetitions")
-    options = parser.parse_args()
+    options, others = parser.parse_known_args()
     for name in options.names:
         if name not in BENCHMARKS:
             parser.error(f"no benchmark {name!r}; there are {', '.join(BENCHMARKS)}")
-    RESULTS.mkdir(exist_ok=True)
     for name in options.names or BENCHMARKS:
         started = time.perf_counter()
-        results = BENCHMARKS[name](["--quick"] if options.quick else [])
-        record = {
-            "benchmark": name,
-            "quick": options.quick,
-            "seconds": time.perf_counter() - started,
-            "environment": environment(),
-            "results": results,
-        }
-        path = RESULTS / f"{name}{'-quick' if options.quick else ''}.json"
-        path.write_text(json.dumps(record, indent=1) + "\n")
+        results = BENCHMARKS[name]((["--quick"] if options.quick else []) + others)
+        write_record(name, options.quick, time.perf_counter() - started, results)
 
 
 if __name__ == "__main__":

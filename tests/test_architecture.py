@@ -19,7 +19,13 @@ SOURCE = ROOT / "src" / "estimand"
 ORDER = (
     "settings",
     "compilation",
+    "progress",
+    "intervals",
+    "scaled",
+    "expression",
+    "target",
     "program",
+    "coordinates",
     "density",
     "schedule",
     "resampling",
@@ -30,7 +36,10 @@ ORDER = (
     "bridge",
     "methods",
     "posterior",
+    "posterior_bridge",
     "mixture",
+    "laplace",
+    "importance",
     "adaptive",
     "auto",
     "origin",
@@ -49,6 +58,7 @@ ORDER = (
 CORE = {"jax", "numpyro", "numpy", "estimand", "scipy"}
 # Optional libraries, and the modules that may import them, inside functions.
 EXTRAS = {
+    "progress": {"rich"},
     "io": {"xarray"},
     "estimate": {"xarray"},
     "summary": {"rich"},
@@ -147,7 +157,7 @@ def test_demo_prints_both_methods_and_the_truth() -> None:
     assert "<svg" in report.read_text()
 
 
-@pytest.mark.parametrize("module", ["program", "schedule", "methods", "estimate"])
+@pytest.mark.parametrize("module", ["target", "program", "schedule", "methods", "estimate"])
 def test_docstring_examples(module: str) -> None:
     result = doctest.testmod(importlib.import_module(f"estimand.{module}"))
     assert result.attempted > 0

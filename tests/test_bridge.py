@@ -15,7 +15,7 @@ from stats import assert_coverage
 from truths import PROBLEMS
 
 import estimand as ep
-from estimand.bridge import _meng_wong
+from estimand.bridge import meng_wong
 
 
 def bound(name: str) -> ep.Expectation:
@@ -104,7 +104,7 @@ def test_reported_error_covers(seed: int) -> None:
             def log_ratio(x: np.ndarray) -> np.ndarray:
                 return -0.5 * ((x - 0.2) / 1.3) ** 2 - np.log(1.3) + 0.5 * x**2 + 3.0
 
-            log_z, variance = _meng_wong(log_ratio(drawn), log_ratio(normal))
+            log_z, variance = meng_wong(log_ratio(drawn), log_ratio(normal))
             reach = 1.96 * np.sqrt(variance)
             lows.append(log_z - reach)
             highs.append(log_z + reach)

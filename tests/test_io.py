@@ -487,7 +487,7 @@ def test_a_run_that_found_nothing_counts_in_the_mean() -> None:
 
 def test_runs_that_contradict_each_other_are_not_ok() -> None:
     a, b = estimate("cube adaptive", 1), estimate("cube adaptive", 2)
-    off = b.run.figures[0]._replace(value=b.value + 12 * b.standard_error)
+    off = b.run.figures[0]._replace(value=b.value + 12 * (a.standard_error + b.standard_error))
     assert a.merge(b).status is ep.Status.ok
     merged = a.merge(dataclasses.replace(b, run=b.run._replace(figures=(off,))))
     assert merged.status is ep.Status.replicates_disagree

@@ -8,10 +8,8 @@ own density.
 
 from __future__ import annotations
 
-import itertools
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
 import jax
@@ -19,88 +17,11 @@ import jax.numpy as jnp
 import numpy as np
 import numpyro
 import numpyro.distributions as dist
-from scipy import integrate, special, stats
+from problem import TAGS, Number, Problem, normal_part, problem_of, quad
+from scipy import special, stats
+from truths_applied import APPLIED
 
-Number = float | tuple[float, ...]
-
-TAGS = {
-    "continuous": "every latent site is continuous",
-    "discrete": "some latent site is discrete",
-    "bounded": "some site lives on an interval",
-    "half-line": "some site is positive",
-    "simplex": "some site lives on a simplex",
-    "dependent": "the support of one site depends on another",
-    "vector": "some site is not a scalar",
-    "signed": "some output has both parts, Z1_plus and Z1_minus",
-    "rare": "the posterior has little mass where f matters",
-    "event": "some output is an indicator",
-    "multiple": "f is a tuple",
-    "gradient": "log gamma and log |f| have useful gradients in every site",
-}
-
-
-@dataclass(frozen=True, eq=False)
-class Problem:
-    """A model and its exact answers. Tuples run over the outputs of f."""
-
-    name: str
-    model: Callable[..., Any]
-    args: tuple[Any, ...]
-    value: Number
-    log_z2: float
-    log_z1_plus: Number
-    log_z1_minus: Number
-    how: str
-    tags: frozenset[str]
-
-
-def _log(x: float) -> float:
-    return math.log(x) if x > 0 else -math.inf
-
-
-def _problem(
-    name: str,
-    model: Callable[..., Any],
-    args: tuple[Any, ...],
-    *,
-    plus: Number,
-    minus: Number,
-    log_z2: float,
-    how: str,
-    tags: str,
-    value: Number | None = None,
-) -> Problem:
-    """Build a problem from the posterior means of max(f, 0) and max(-f, 0)."""
-    if isinstance(plus, tuple) and isinstance(minus, tuple):
-        difference: Number = tuple(p - m for p, m in zip(plus, minus, strict=True))
-        log_plus: Number = tuple(log_z2 + _log(p) for p in plus)
-        log_minus: Number = tuple(log_z2 + _log(m) for m in minus)
-    else:
-        assert isinstance(plus, float)
-        assert isinstance(minus, float)
-        difference = plus - minus
-        log_plus, log_minus = log_z2 + _log(plus), log_z2 + _log(minus)
-    value = difference if value is None else value
-    labels = frozenset(tags.split())
-    return Problem(name, model, args, value, log_z2, log_plus, log_minus, how, labels)
-
-
-def _quad(f: Callable[[float], float], low: float, high: float, *points: float) -> float:
-    """Adaptive quadrature that knows where the integrand bends."""
-    edges = [low, *points, high]
-    return math.fsum(
-        integrate.quad(f, a, b, epsabs=1e-14, epsrel=1e-10)[0] for a, b in itertools.pairwise(edges)
-    )
-
-
-def _normal_part(k: int, mean: float, sd: float) -> float:
-    """E[x^k 1{x > 0}] for x ~ N(mean, sd^2), by the recursion of truncated moments."""
-    below, part = 0.0, float(stats.norm.cdf(mean / sd))
-    for order in range(1, k + 1):
-        edge = sd * float(stats.norm.pdf(mean / sd)) if order == 1 else 0.0
-        below, part = part, mean * part + (order - 1) * sd**2 * below + edge
-    return part
-
+__all__ = ["IMPROPER", "PROBLEMS", "TAGS", "Number", "Problem"]
 
 # One dimension -----------------------------------------------------------------------------------
 
@@ -124,12 +45,12 @@ _CONJUGATE = "closed form: the posterior is N(y/2, 1/2), parts by truncated norm
 
 def _figure1(name: str, y: float) -> Problem:
     m, sd = y / 2, math.sqrt(0.5)
-    return _problem(
+    return problem_of(
         name,
         figure1,
         (y,),
-        plus=_normal_part(3, m, sd),
-        minus=_normal_part(3, -m, sd),
+        plus=normal_part(3, m, sd),
+        minus=normal_part(3, -m, sd),
         value=m**3 + 1.5 * m,
         log_z2=float(stats.norm.logpdf(y, 0, math.sqrt(2))),
         how=_CONJUGATE,
@@ -139,12 +60,12 @@ def _figure1(name: str, y: float) -> Problem:
 
 def _three_outputs(y: float) -> Problem:
     m, sd = y / 2, math.sqrt(0.5)
-    return _problem(
+    return problem_of(
         "three_outputs",
         three_outputs,
         (y,),
-        plus=(_normal_part(1, m, sd), m**2 + 0.5, _normal_part(3, m, sd)),
-        minus=(_normal_part(1, -m, sd), 0.0, _normal_part(3, -m, sd)),
+        plus=(normal_part(1, m, sd), m**2 + 0.5, normal_part(3, m, sd)),
+        minus=(normal_part(1, -m, sd), 0.0, normal_part(3, -m, sd)),
         value=(m, m**2 + 0.5, m**3 + 1.5 * m),
         log_z2=float(stats.norm.logpdf(y, 0, math.sqrt(2))),
         how=_CONJUGATE,
@@ -159,7 +80,7 @@ def normal_tail() -> Any:
 
 
 def _normal_tail() -> Problem:
-    return _problem(
+    return problem_of(
         "normal_tail",
         normal_tail,
         (),
@@ -184,7 +105,7 @@ def _horse_kicks() -> Problem:
     y = np.repeat(np.arange(5), [109, 65, 22, 3, 1])
     shape, rate = 1.0 + y.sum(), 1.0 + len(y)
     log_z2 = special.gammaln(shape) - shape * math.log(rate) - special.gammaln(y + 1.0).sum()
-    return _problem(
+    return problem_of(
         "horse_kicks",
         horse_kicks,
         (y,),
@@ -223,17 +144,17 @@ def _branching() -> list[Problem]:
     means = [(m + y) / 2 for m in (0, 1)]
     how = "closed form: two branches, each with posterior N((m + y)/2, 1/2)"
     return [
-        _problem(
+        problem_of(
             "branching",
             branching,
             (y,),
-            plus=sum(w * _normal_part(1, m, sd) for w, m in zip(joint, means, strict=True)) / z2,
-            minus=sum(w * _normal_part(1, -m, sd) for w, m in zip(joint, means, strict=True)) / z2,
+            plus=sum(w * normal_part(1, m, sd) for w, m in zip(joint, means, strict=True)) / z2,
+            minus=sum(w * normal_part(1, -m, sd) for w, m in zip(joint, means, strict=True)) / z2,
             log_z2=math.log(z2),
             how=how,
             tags="discrete signed",
         ),
-        _problem(
+        problem_of(
             "branching_choice",
             branching_choice,
             (y,),
@@ -262,7 +183,7 @@ def _bounded() -> Problem:
     mean = a / (a + b)
     upper, lower = stats.beta.sf, stats.beta.cdf
     log_z2 = math.log(math.comb(10, y)) + special.betaln(a, b) - special.betaln(2, 5)
-    return _problem(
+    return problem_of(
         "bounded",
         bounded,
         (y,),
@@ -292,12 +213,12 @@ def _half_line() -> Problem:
         return abs(math.log(lam) - 0.5) * float(stats.gamma.pdf(lam, a, scale=1 / b))
 
     log_z2 = special.gammaln(a) - a * math.log(b) - special.gammaln(y + 1.0).sum()
-    return _problem(
+    return problem_of(
         "half_line",
         half_line,
         (y,),
-        plus=_quad(integrand, cut, 20.0, 2.5, 4.0, 7.0),
-        minus=_quad(integrand, 1e-9, cut, 0.5, 1.0),
+        plus=quad(integrand, cut, 20.0, 2.5, 4.0, 7.0),
+        minus=quad(integrand, 1e-9, cut, 0.5, 1.0),
         value=float(special.digamma(a) - math.log(b) - 0.5),
         log_z2=float(log_z2),
         how="closed form: Gamma(10, 4) posterior, digamma; parts by adaptive quadrature",
@@ -330,12 +251,12 @@ def _simplex() -> Problem:
     log_choose = special.gammaln(1.0 + y.sum()) - special.gammaln(1.0 + y).sum()
     log_evidence = special.gammaln(a).sum() - special.gammaln(total)
     log_prior = special.gammaln(prior).sum() - special.gammaln(prior.sum())
-    return _problem(
+    return problem_of(
         "simplex",
         simplex,
         (y,),
-        plus=_quad(lambda r: part(r, 1), 0.0, golden, 0.3),
-        minus=_quad(lambda r: part(r, -1), 0.0, 1 - 1e-9, 0.3, golden),
+        plus=quad(lambda r: part(r, 1), 0.0, golden, 0.3),
+        minus=quad(lambda r: part(r, -1), 0.0, 1 - 1e-9, 0.3, golden),
         value=float(a[0] / total - a[2] * (a[2] + 1) / (total * (total + 1))),
         log_z2=float(log_choose + log_evidence - log_prior),
         how="closed form: Dirichlet(4, 2, 5) posterior; parts by incomplete beta and quadrature",
@@ -357,7 +278,7 @@ def _dependent() -> Problem:
     # With s^2 = ab in place of b, a runs over (s, inf) with density exp(-a) / a, and
     # f = 3 s^2 / a - a changes sign at a = sqrt(3) s: exponential integrals.
     def weigh(inner: Callable[[float], float]) -> float:
-        return _quad(lambda s: 2 * s * float(stats.norm.pdf(y - s**2) * inner(s)), 0.0, 4.0, 1.0)
+        return quad(lambda s: 2 * s * float(stats.norm.pdf(y - s**2) * inner(s)), 0.0, 4.0, 1.0)
 
     def above(s: float) -> float:
         return 3 * s / root3 * float(special.expn(2, root3 * s)) - math.exp(-root3 * s)
@@ -366,7 +287,7 @@ def _dependent() -> Problem:
         return 3 * s * float(special.expn(2, s)) - math.exp(-s)
 
     z2 = weigh(special.exp1)
-    return _problem(
+    return problem_of(
         "dependent",
         dependent,
         (y,),
@@ -396,12 +317,12 @@ def _hierarchical() -> Problem:
     marginal = prior + np.eye(3)
     mean = float((prior @ np.linalg.solve(marginal, y))[2]) - 0.5
     sd = math.sqrt((prior - prior @ np.linalg.solve(marginal, prior))[2, 2])
-    return _problem(
+    return problem_of(
         "hierarchical",
         hierarchical,
         (y,),
-        plus=_normal_part(1, mean, sd),
-        minus=_normal_part(1, -mean, sd),
+        plus=normal_part(1, mean, sd),
+        minus=normal_part(1, -mean, sd),
         value=mean,
         log_z2=float(stats.multivariate_normal.logpdf(y, np.zeros(3), marginal)),
         how="closed form: linear and Gaussian",
@@ -418,7 +339,7 @@ def posterior_predictive(y: np.ndarray) -> Any:
 
 def _posterior_predictive(name: str, dim: int) -> Problem:
     y = np.full(dim, 3.5 / math.sqrt(dim))
-    return _problem(
+    return problem_of(
         name,
         posterior_predictive,
         (y,),
@@ -440,7 +361,7 @@ def banana() -> Any:
 
 
 def _banana() -> Problem:
-    return _problem(
+    return problem_of(
         "banana",
         banana,
         (),
@@ -474,10 +395,10 @@ def _rosenbrock() -> Problem:
         return scale * math.exp(-((1 - x) ** 2)) * float(first if power else mass)
 
     def area(f: Callable[[float], float], low: float = -5.0, high: float = 5.0) -> float:
-        return _quad(f, low, high, *(c for c in cuts if low < c < high))
+        return quad(f, low, high, *(c for c in cuts if low < c < high))
 
     z2 = area(lambda x: over_y(x, -5, 5, 0))
-    return _problem(
+    return problem_of(
         "rosenbrock",
         rosenbrock,
         (),
@@ -520,10 +441,10 @@ def _failures() -> list[Problem]:
     # With s, d = (x1 +- x2) / sqrt(2) the limit states are |s| = 3 + d^2/5, |d| = 7/2 for the
     # four branches and s = 5/2 + d^2/5 for RP22.
     pdf, sf = stats.norm.pdf, stats.norm.sf
-    curved = _quad(lambda d: float(4 * pdf(d) * sf(3 + 0.2 * d**2)), 0.0, 3.5, 1.0)
+    curved = quad(lambda d: float(4 * pdf(d) * sf(3 + 0.2 * d**2)), 0.0, 3.5, 1.0)
     how = "rotated: one coordinate in closed form, the other by adaptive quadrature"
     return [
-        _problem(
+        problem_of(
             "four_branch",
             four_branch,
             (),
@@ -533,11 +454,11 @@ def _failures() -> list[Problem]:
             how=how,
             tags="continuous vector rare event",
         ),
-        _problem(
+        problem_of(
             "rp22",
             rp22,
             (),
-            plus=_quad(lambda d: float(2 * pdf(d) * sf(2.5 + 0.2 * d**2)), 0.0, 12.0, 1.0, 3.0),
+            plus=quad(lambda d: float(2 * pdf(d) * sf(2.5 + 0.2 * d**2)), 0.0, 12.0, 1.0, 3.0),
             minus=0.0,
             log_z2=0.0,
             how=how,
@@ -546,106 +467,12 @@ def _failures() -> list[Problem]:
     ]
 
 
-def eight_schools(y: np.ndarray, sigma: np.ndarray) -> Any:
-    """Eight schools, centred; two moments and three events."""
-    mu = numpyro.sample("mu", dist.Normal(0.0, 5.0))
-    tau = numpyro.sample("tau", dist.HalfCauchy(5.0))
-    with numpyro.plate("schools", len(y)):
-        theta = numpyro.sample("theta", dist.Normal(mu, tau))
-        numpyro.sample("y", dist.Normal(theta, sigma), obs=y)
-    events = theta[0] > 28.0, jnp.max(theta) < 0.0, jnp.min(theta) > 15.0
-    return theta[0], theta[0] - theta[2], *events
-
-
-def _eight_schools() -> Problem:
-    y = np.array([28.0, 8.0, -3.0, 7.0, -1.0, 1.0, 18.0, 12.0])
-    sigma = np.array([15.0, 10.0, 16.0, 11.0, 9.0, 11.0, 10.0, 18.0])
-    return _problem(
-        "eight_schools",
-        eight_schools,
-        (y, sigma),
-        plus=(6.4344493611, 3.2645135773, 4.8291111505e-3, 0.014922977894, 6.8049844811e-5),
-        minus=(0.2225651571, 0.9796337758, 0.0, 0.0, 0.0),
-        value=(6.2118842041, 2.2848798015, 4.8291111505e-3, 0.014922977894, 6.8049844811e-5),
-        log_z2=-31.3113473523,
-        how="theta integrated in closed form, (mu, tau) by two-dimensional quadrature",
-        tags="continuous half-line vector signed multiple event rare",
-    )
-
-
-# An epidemic -------------------------------------------------------------------------------------
-
-_POPULATION, _RECOVERY, _DAYS, _STEPS_A_DAY = 1e4, 0.25, 15, 10
-
-
-_Pair = tuple[jax.Array, jax.Array]
-_Triple = tuple[jax.Array, jax.Array, jax.Array]
-
-
-def _new_infections(beta: jax.Array, infected: jax.Array) -> jax.Array:
-    """New infections on each day, by the classical Runge-Kutta method.
-
-    Susceptible, infected and cumulative counts stay separate arrays: stacking them inside the loop
-    is slow on a CPU.
-    """
-    h = 1.0 / _STEPS_A_DAY
-
-    def rates(s: jax.Array, i: jax.Array) -> _Pair:
-        new = beta * s * i / _POPULATION
-        return new, new - _RECOVERY * i
-
-    def step(state: _Triple, _: None) -> tuple[_Triple, None]:
-        s, i, c = state
-        n1, d1 = rates(s, i)
-        n2, d2 = rates(s - h / 2 * n1, i + h / 2 * d1)
-        n3, d3 = rates(s - h / 2 * n2, i + h / 2 * d2)
-        n4, d4 = rates(s - h * n3, i + h * d3)
-        new = h / 6 * (n1 + 2 * n2 + 2 * n3 + n4)
-        return (s - new, i + h / 6 * (d1 + 2 * d2 + 2 * d3 + d4), c + new), None
-
-    def day(state: _Pair, _: None) -> tuple[_Pair, jax.Array]:
-        s, i = state
-        (s, i, c), _ = jax.lax.scan(step, (s, i, jnp.zeros_like(i)), None, length=_STEPS_A_DAY)
-        return (s, i), c
-
-    return jax.lax.scan(day, (_POPULATION - infected, infected), None, length=_DAYS)[1]
-
-
-def sir(y: np.ndarray) -> Any:
-    """The cost of an epidemic, exponential in its reproduction number."""
-    beta = numpyro.sample("beta", dist.TruncatedNormal(2.0, 1.5, low=0.0))
-    i0 = numpyro.sample("i0", dist.TruncatedNormal(10.0, 10.0, low=0.0, high=1000.0))
-    new = _new_infections(beta, 10.0 * i0)
-    # Once everybody is infected the daily count rounds to zero, or just below, and the log of the
-    # mean would be NaN. The floor is far below any mean that has weight.
-    mean = jnp.maximum(new, 1e-10)
-    with numpyro.plate("days", len(y)):
-        numpyro.sample("y", dist.NegativeBinomial2(mean, 0.5), obs=y)
-    return 1e12 * jax.nn.sigmoid(10.0 * beta / _RECOVERY - 30.0)
-
-
-def _sir() -> Problem:
-    y = np.array([25, 26, 25, 19, 32, 15, 25, 7, 14, 26, 13, 23, 24, 24, 30])
-    log_z2, log_z1 = -71.98897706, -54.76700231
-    return Problem(
-        name="sir",
-        model=sir,
-        args=(y,),
-        value=3.015842088e7,
-        log_z2=log_z2,
-        log_z1_plus=log_z1,
-        log_z1_minus=-math.inf,
-        how="two-dimensional quadrature, Runge-Kutta with 64 steps a day; the model takes 10 "
-        "steps a day, which moves E by about 1e-6 of itself",
-        tags=frozenset({"continuous", "half-line", "bounded", "rare", "gradient"}),
-    )
-
-
 PROBLEMS: dict[str, Problem] = {
     problem.name: problem
     for problem in [
         _figure1("figure1", 2.0),
         _figure1("figure1_y3", 3.0),
+        _figure1("figure1_zero", 0.0),
         _figure1("cancellation", 0.01),
         _three_outputs(3.0),
         _normal_tail(),
@@ -661,8 +488,7 @@ PROBLEMS: dict[str, Problem] = {
         _banana(),
         _rosenbrock(),
         *_failures(),
-        _eight_schools(),
-        _sir(),
+        *APPLIED,
     ]
 }
 

@@ -18,9 +18,11 @@ from estimand.kernels import HMC, MALA, NUTS, IndependentT, RandomWalk
 from estimand.merge import MergeError
 from estimand.methods import SKIP, TABI, SelfNormalised
 from estimand.posterior import PosteriorMCMC
+from estimand.posterior_bridge import PosteriorBridge
 from estimand.program import Expectation, ExpectationProgram, ProgramError, expect, expectation
 from estimand.schedule import geometric, linear
 from estimand.smc import SMC
+from estimand.target import event
 
 __version__ = "0.1.0"
 
@@ -44,6 +46,7 @@ __all__ = [
     "ImportanceSampling",
     "IndependentT",
     "MergeError",
+    "PosteriorBridge",
     "PosteriorMCMC",
     "ProgramError",
     "RandomWalk",
@@ -51,6 +54,7 @@ __all__ = [
     "SelfNormalised",
     "Status",
     "estimate_expectation",
+    "event",
     "expect",
     "expectation",
     "geometric",

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import time
 from typing import Any, NamedTuple, cast
 
 import jax
@@ -17,7 +18,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from estimand import mixture as mixtures
-from estimand.density import Density
+from estimand.density import Density, gradient_mode
 from estimand.evidence import (
     MAX_PARETO_K,
     Evidence,
@@ -27,8 +28,25 @@ from estimand.evidence import (
     log_mean,
     pareto_k,
 )
-from estimand.methods import LOG_MAX, Figures, Run, worst
+from estimand.importance import (
+    CANCELLATION_FLOOR,
+    GAMMA2,
+    Draws,
+    Found,
+    Part,
+    controlled_log_mean,
+    error_scale,
+    is_reached,
+    output_figures,
+    part_ess,
+    part_variance,
+    pooled,
+    relative_weights,
+)
+from estimand.laplace import find_mode
+from estimand.methods import Figures, Run, in_plain_coordinates, worst
 from estimand.mixture import CHUNK, Mixture
+from estimand.progress import Progress, say
 from estimand.settings import Settings, require_count
 from estimand.smc import SMC
 
@@ -39,12 +57,20 @@ PROBE = 4096
 PILOT = 8192
 MAX_REFITS = 8
 MIN_REFIT = 20.0
+MIN_LAPLACE_DIMENSION = 7
+MAX_WIDE_SCOUTS = 20
 # Effective prior draws, at the least, from which a part is fitted without a scout.
 ENOUGH_FROM_PRIOR = 100.0
 FIRST_ROUND = 8192
 MAX_SOBOL_DIMENSION = 40
 MIN_GROUP_SHARE = 0.05
 PRIOR_SHARE = 0.08
+# Beyond what the budget allows by this factor, more draws are not worth while.
+HOPELESS = 8.0
+# An error that is larger than the asked one by this factor has not converged.
+SLACK = 1.5
+# Components, the heaviest first, that serve as control variates.
+MAX_CONTROLS = 48
 # Share of a fresh exploration's particles that may weigh more than any draw. On targets that the
 # mixture fits it is below 0.001, on a funnel or a missed mode above 0.02.
 MAX_EXCEEDANCE = 0.01
@@ -52,61 +78,23 @@ MAX_EXCEEDANCE = 0.01
 MAX_NAN_MASS = 1e-9
 # Share of the mass of a part that may lie where numbers end.
 MAX_EDGE_MASS = 1e-3
-# Where the parts cancel, the error is relative to this share of E|f|.
-CANCELLATION_FLOOR = 0.01
 
 
-class Part(NamedTuple):
-    """γ2 (sign 0), or γ1⁺ / γ1⁻ of one output."""
+class Exploration(NamedTuple):
+    """Weighted points of a part, and the Markov chain that each of them is from."""
 
-    sign: int
-    output: int
-
-    @property
-    def name(self) -> str:
-        return {0: "gamma2", 1: "gamma1_plus", -1: "gamma1_minus"}[self.sign]
-
-
-GAMMA2 = Part(0, 0)
-
-
-# Positions, log prior, log likelihood and outputs.
-_Found = tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]
-
-
-class Draws(NamedTuple):
-    """Evaluated positions, each serving every part and every output.
-
-    `replicate` numbers the independent quasi-random replicate that a draw belongs to.
-    """
-
-    positions: np.ndarray
-    log_prior: np.ndarray
-    log_likelihood: np.ndarray
-    outputs: np.ndarray
-    log_proposal: np.ndarray
-    replicate: np.ndarray
+    points: np.ndarray
+    log_weights: np.ndarray
+    chains: np.ndarray
 
     @staticmethod
-    def join(draws: list[Draws]) -> Draws:
-        return Draws(*(np.concatenate(pieces) for pieces in zip(*draws, strict=True)))
-
-    def log_weights(self, part: Part) -> np.ndarray:
-        """log of a part's density over the proposal's; −inf where it is no number."""
-        with np.errstate(invalid="ignore"):
-            value = self.log_likelihood + self.log_prior - self.log_proposal
-            if part.sign:
-                f = part.sign * self.outputs[:, part.output]
-                value = value + np.where(f > 0, np.log(np.where(f > 0, f, 1.0)), -np.inf)
-        return np.where(value < np.inf, value, -np.inf)
-
-    def nan_mass(self) -> float:
-        """Prior mass of the places at which the density or an output is no number."""
-        is_bad = ~(self.log_likelihood < np.inf)
-        is_bad |= (self.log_likelihood > -np.inf) & ~np.isfinite(self.outputs).all(axis=1)
-        ratio = self.log_prior - self.log_proposal
-        # A draw whose prior density is no number either is far outside.
-        return math.exp(log_mean(np.where(is_bad & np.isfinite(ratio), ratio, -np.inf)))
+    def join(explorations: list[Exploration]) -> Exploration:
+        counts = np.cumsum([0, *(item.chains.max() + 1 for item in explorations[:-1])])
+        chains = [item.chains + n for item, n in zip(explorations, counts, strict=True)]
+        points, log_weights = (
+            np.concatenate(pieces) for pieces in list(zip(*explorations, strict=True))[:2]
+        )
+        return Exploration(points, log_weights, np.concatenate(chains))
 
 
 class Proposal(NamedTuple):
@@ -122,8 +110,13 @@ class Proposal(NamedTuple):
         groups = [group.scaled(scales[part]) for part, group in self.groups.items()]
         return Mixture.join([*groups, self.prior.scaled(PRIOR_SHARE)])
 
-    def log_density(self, positions: np.ndarray) -> np.ndarray:
-        return mixtures.log_density(self.mixture, positions)
+    def evaluated(self, found: Found, replicate: int) -> Draws:
+        """Draws with their density under this proposal and their controls."""
+        mixture = self.mixture
+        log_proposal, shares = mixtures.log_density_and_shares(mixture, found[0])
+        largest = np.argsort(mixture.weights)[-MAX_CONTROLS:]
+        controls = (shares - mixture.weights)[:, largest]
+        return Draws(*found, log_proposal, np.full(len(found[0]), replicate), controls)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, repr=False)
@@ -136,52 +129,75 @@ class AdaptiveIS(Settings):
 
     Args:
         relative_error: standard error to reach, relative to the value (to Z as an estimator).
-        max_evaluations: evaluations that may be spent, a gradient counting as 3.
+        max_evaluations: evaluations that may be spent, a gradient counting as 3. What an
+            exploration costs is known only afterwards: the first one is made in any case.
+        max_seconds: time after which no further round is begun.
         num_replicates: independent quasi-random replicates, from which the error is estimated.
-        scout: the sampler that explores; its islands are the independent scouts.
+        standardise: explore and fit in coordinates in which location-scale priors are standard
+            ones; False keeps the model's own.
+        scout: the sampler that explores; its islands are the independent scouts. By default five
+            of 2,000 particles, 1,000 above 20 dimensions.
     """
 
     relative_error: float = 0.01
     max_evaluations: int = 1_000_000
+    max_seconds: float = math.inf
     num_replicates: int = 16
-    scout: SMC = dataclasses.field(default=SMC(num_particles=1000, num_steps=50, num_islands=5))
+    standardise: bool = True
+    scout: SMC | None = None
 
     def __post_init__(self) -> None:
         require_count("AdaptiveIS", "max_evaluations", self.max_evaluations)
         require_count("AdaptiveIS", "num_replicates", self.num_replicates)
         if self.num_replicates < 4:
             raise ValueError("AdaptiveIS: num_replicates must be at least 4 to give an error.")
-        if not self.relative_error > 0:
-            raise ValueError(
-                f"AdaptiveIS: relative_error must be positive; it is {self.relative_error}."
-            )
+        for name in ("relative_error", "max_seconds"):
+            if not getattr(self, name) > 0:
+                raise ValueError(
+                    f"AdaptiveIS: {name} must be positive; it is {getattr(self, name)}."
+                )
 
     def check(self, density: Density) -> None:
         density.require_continuous("AdaptiveIS", "continuous sites")
-        self.scout.check(density)
+        self.scout_for(density).check(density)
+
+    def scout_for(self, density: Density) -> SMC:
+        """The scout, or the default one for the program."""
+        if self.scout is not None:
+            return self.scout
+        size = 2000 if density.dimension <= MAX_WIDE_SCOUTS else 1000
+        return SMC(num_particles=size, num_steps=20, num_islands=5)
 
     def run(self, rng_key: jax.Array, density: Density) -> Run:
+        if self.standardise:
+            density = density.standardised()
         outputs = range(density.num_outputs)
-        parts = [GAMMA2, *(Part(sign, output) for output in outputs for sign in (1, -1))]
+        known = density.known_signs
+        signed = [Part(sign, i) for i in outputs for sign in (1, -1) if sign * known[i] >= 0]
+        parts = [GAMMA2, *signed]
         work = _Work(self, rng_key, density, parts)
         draws = work.estimate()
-        return Run(
+        run = Run(
             figures=tuple(_judged(work, draws, output) for output in outputs),
             num_evaluations=work.num_evaluations,
             num_gradients=work.num_gradients,
-            ess_z2=0.0 if draws is None else _ess(draws, GAMMA2),
-            log_z2=-math.inf if draws is None else log_mean(draws.log_weights(GAMMA2)),
+            ess_z2=0.0 if draws is None else part_ess(draws, GAMMA2),
+            log_z2=-math.inf if draws is None else controlled_log_mean(draws, GAMMA2),
             evidence=tuple((part.name, work.evidence(draws, part)) for part in parts),
         )
+        return in_plain_coordinates(run, density)
 
     def estimate(self, rng_key: jax.Array, density: Density) -> Evidence:
         self.check(density)
         part = Part(int(density.sign), int(density.output))
+        if self.standardise:
+            density = density.standardised()
         work = _Work(self, rng_key, density, [part])
         evidence: Any = work.evidence(work.estimate(), part)
         if part in work.missed:
             evidence = evidence._replace(relative_variance=jnp.asarray(jnp.inf))
         return evidence._replace(
+            positions=density.in_plain_coordinates(evidence.positions),
             evaluations=np.asarray([work.num_evaluations]),
             gradients=np.asarray([work.num_gradients]),
             invalid=np.asarray([int(work.has_nan)]),
@@ -199,40 +215,65 @@ class _Work:
         scale = min(1.0, max(0.05, settings.max_evaluations / 1_000_000))
         pilot = min(max(PILOT, 20 * _num_moments(density.dimension)), 5 * PILOT)
         self.pilot_size, self.round_size = int(pilot * scale), int(FIRST_ROUND * scale)
-        steps = settings.scout.num_steps
-        chains = max(8, int(settings.scout.num_particles * scale) // steps)
+        scout = settings.scout_for(density)
+        chains = max(8, int(scout.num_particles * scale) // scout.num_steps)
         self.scout = dataclasses.replace(
-            settings.scout, num_particles=min(chains * steps, settings.scout.num_particles)
+            scout, num_particles=min(chains * scout.num_steps, scout.num_particles)
         )
-        host_key, self.key = jax.random.split(rng_key)
+        host_key, scale_key, self.key = jax.random.split(rng_key, 3)
+        self.softened = density.softened(scale_key)
         self.rng = np.random.default_rng(np.asarray(jax.random.key_data(host_key)).tolist())
         self.num_evaluations = 0
         self.num_gradients = 0
         self.has_nan = False
         self.groups: dict[Part, Mixture] = {}
-        self.scouted: list[Part] = []
+        self.explored: dict[Part, list[Exploration]] = {}
         self.missed: set[Part] = set()
+        self.started = time.monotonic()
 
     def estimate(self) -> Draws | None:
         """The draws that the estimate is made of; None if no part was found to have mass."""
         self._explore()
-        if not any(part.sign for part in self.groups) and self.parts != [GAMMA2]:
+        if not self.groups:
             return None
+        self.exploration = self.spent, self.seconds
+        draws = self._attempt()
+        if self.missed and self._can_afford(self.spent, self.seconds):
+            # What the fresh scouts found and the proposal missed is fitted too.
+            for part in self.missed:
+                self.groups[part] = self._fit(part, Exploration.join(self.explored[part]))
+            draws = self._attempt()
+        self.has_nan |= draws.nan_mass() > MAX_NAN_MASS
+        return draws
+
+    def _attempt(self) -> Draws:
         proposal = self._refine()
         draws = self._integrate(proposal)
         self._validate(proposal, draws)
-        self.has_nan |= draws.nan_mass() > MAX_NAN_MASS
         return draws
 
     @property
     def spent(self) -> int:
         return self.num_evaluations + 3 * self.num_gradients
 
+    @property
+    def seconds(self) -> float:
+        return time.monotonic() - self.started
+
+    def _can_afford(self, evaluations: float, seconds: float) -> bool:
+        return (
+            self.spent + evaluations <= self.settings.max_evaluations
+            and self.seconds + seconds <= self.settings.max_seconds
+        )
+
+    def _say(self, stage: str, estimate: str = "") -> None:
+        say(Progress(stage, self.spent, self.settings.max_evaluations, estimate))
+
     def _next_key(self) -> jax.Array:
         self.key, key = jax.random.split(self.key)
         return key
 
-    def _evaluate(self, positions: np.ndarray) -> _Found:
+    def _evaluate(self, positions: np.ndarray) -> Found:
         dtype = jnp.result_type(float)
         count = len(positions)
         self.num_evaluations += count
@@ -245,40 +286,60 @@ class _Work:
             np.concatenate([np.asarray(x, float) for x in column])[:count]
             for column in zip(*pieces, strict=True)
         ]
-        return cast(_Found, (positions, *found))
+        return cast(Found, (positions, *found))
 
     # --- explore ---
 
     def _explore(self) -> None:
+        self._say("drawing from the prior")
         keys = jax.random.split(self._next_key(), PROBE)
         drawn = _draw_prior(self.density, keys)
-        found = cast(_Found, tuple(np.asarray(x, float) for x in drawn))
+        found = cast(Found, tuple(np.asarray(x, float) for x in drawn))
         self.num_evaluations += PROBE
-        probe = Draws(*found, log_proposal=found[1], replicate=np.zeros(PROBE, int))
+        probe = Draws(
+            *found,
+            log_proposal=found[1],
+            replicate=np.zeros(PROBE, int),
+            controls=np.zeros((PROBE, 0)),
+        )
         self.has_nan |= probe.nan_mass() > 0
         self.prior = mixtures.fit(probe.positions, np.zeros(PROBE), np.arange(PROBE), self.rng)
         enough = max(ENOUGH_FROM_PRIOR, 20 * _num_moments(self.density.dimension))
         for part in self.parts:
             log_weights = probe.log_weights(part)
-            if not np.isfinite(log_weights).any():
+            if not np.isfinite(log_weights).any() and self.softened is self.density:
                 continue
-            points, chains = probe.positions, np.arange(PROBE)
+            exploration = Exploration(probe.positions, log_weights, np.arange(PROBE))
             if effective_sample_size(log_weights) < enough:
-                points, log_weights, chains = self._scout(part)
-                self.scouted.append(part)
-            if np.isfinite(log_weights).any():
-                self.groups[part] = mixtures.fit(points, log_weights, chains, self.rng)
+                exploration = self._scout(part)
+                self.explored[part] = [exploration]
+            if np.isfinite(exploration.log_weights).any():
+                self.groups[part] = self._fit(part, exploration)
 
-    def _scout(self, part: Part) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        evidence = self.scout.estimate(self._next_key(), self.density.part(part.name, part.output))
+    def _fit(self, part: Part, exploration: Exploration) -> Mixture:
+        """A mixture fitted to points, or the curvature at the mode where that fits better."""
+        points, log_weights, _ = exploration
+        density, rival = self.density.part(part.name, part.output), None
+        if density.dimension >= MIN_LAPLACE_DIMENSION and gradient_mode(density) == "reverse":
+            start = np.average(points, axis=0, weights=relative_weights(log_weights))
+            mode = find_mode(density, jnp.asarray(start, jnp.result_type(float)))
+            # Every step has the cost of a gradient for each column of the second derivatives.
+            self.num_gradients += (int(mode.num_steps) + 1) * (1 + 2 * density.dimension)
+            if mode.is_found:
+                rival = mixtures.gaussian(*(np.asarray(x, float) for x in mode[:2]))
+        return mixtures.fit(*exploration, self.rng, rival)
+
+    def _scout(self, part: Part) -> Exploration:
+        label = {0: "γ", 1: "γf⁺", -1: "γf⁻"}[part.sign]
+        self._say(f"exploring {label}")
+        softened = self.softened.part(part.name, part.output) if part.sign else self.density
+        evidence = self.scout.estimate(self._next_key(), softened)
         self.num_evaluations += evidence.num_evaluations
         self.num_gradients += evidence.num_gradients
         self.has_nan |= evidence.num_invalid > 0
         chains = np.arange(evidence.log_weights.size) // self.scout.num_steps
-        return (
-            np.asarray(evidence.positions, float),
-            np.asarray(evidence.log_weights, float),
-            chains,
+        return Exploration(
+            np.asarray(evidence.positions, float), np.asarray(evidence.log_weights, float), chains
         )
 
     # --- fit ---
@@ -288,21 +349,27 @@ class _Work:
         proposal = Proposal(
             dict(self.groups), dict.fromkeys(self.groups, 1 / len(self.groups)), self.prior
         )
-        pilot, best = self._draw(proposal, self.pilot_size, 0), -math.inf
-        for _ in range(MAX_REFITS):
-            sizes = {part: _ess(pilot, part) for part in proposal.groups}
-            if min(sizes.values()) < 1.1 * best:
+        pilots, best, best_size = [self._draw(proposal, self.pilot_size, 0)], 0, 0.0
+        proposals = [proposal]
+        for number in range(MAX_REFITS):
+            self._say("fitting")
+            sizes = {part: part_ess(pilots[-1], part) for part in proposal.groups}
+            size = min(sizes.values())
+            is_better = size > 1.05 * best_size
+            if size > best_size:
+                best, best_size = number, size
+            if not is_better:
                 break
-            best = min(sizes.values())
+            groups = dict(proposal.groups)
             for part, group in proposal.groups.items():
                 if sizes[part] > MIN_REFIT:
-                    log_weights = pilot.log_weights(part)
-                    self.groups[part] = mixtures.refit(
-                        group, pilot.positions, log_weights, self.rng
-                    )
-            proposal = proposal._replace(groups=dict(self.groups))
-            pilot = self._draw(proposal, self.pilot_size, 0)
-        return proposal._replace(shares=self._allocate(proposal, pilot))
+                    points, log_weights = pooled(pilots, part)
+                    groups[part] = mixtures.refit(group, points, log_weights, self.rng)
+            proposal = proposal._replace(groups=groups)
+            proposals.append(proposal)
+            pilots.append(self._draw(proposal, self.pilot_size, 0))
+        proposal = proposals[best]
+        return proposal._replace(shares=self._allocate(proposal, pilots[best]))
 
     def _draw(self, proposal: Proposal, count: int, replicate: int) -> Draws:
         shape = (count, self.density.dimension + 2)
@@ -310,9 +377,7 @@ class _Work:
             uniforms = mixtures.sobol_uniforms(self.rng, *shape)
         else:
             uniforms = self.rng.random(shape)
-        positions = proposal.mixture.draw(uniforms)
-        found = self._evaluate(positions)
-        return Draws(*found, proposal.log_density(positions), np.full(count, replicate))
+        return proposal.evaluated(self._evaluate(proposal.mixture.draw(uniforms)), replicate)
 
     def _allocate(self, proposal: Proposal, pilot: Draws) -> dict[Part, float]:
         """Shares of the groups that minimise the variance of the pilot's own estimate.
@@ -339,38 +404,53 @@ class _Work:
     def _influences(self, draws: Draws) -> list[np.ndarray]:
         """For every output the influence of each draw on the estimate, relative to its scale."""
         if GAMMA2 not in self.parts or len(self.parts) == 1:
-            return [_relative(draws.log_weights(self.parts[0])) - 1.0]
-        weights = _relative(draws.log_weights(GAMMA2))
+            return [relative_weights(draws.log_weights(self.parts[0])) - 1.0]
+        weights = relative_weights(draws.log_weights(GAMMA2))
         result = []
         for output in range(self.density.num_outputs):
-            f = np.where(weights > 0, draws.outputs[:, output], 0.0)
-            f = np.where(np.isfinite(f), f, 0.0)
-            mean, scale = np.mean(weights * f), np.mean(weights * np.abs(f))
-            scale = max(abs(mean), CANCELLATION_FLOOR * scale)
-            result.append(weights * (f - mean) / (scale or 1.0))
-        return result
+            log_parts = [draws.log_weights(Part(sign, output)) for sign in (1, -1)]
+            # Relative to E|f|, so that no scale of f under- or overflows.
+            log_size = log_mean(np.logaddexp(*log_parts))
+            if log_size == -math.inf:
+                continue
+            f = np.exp(log_parts[0] - log_size) - np.exp(log_parts[1] - log_size)
+            scale = max(abs(f.mean()), CANCELLATION_FLOOR)
+            result.append((f - weights * f.mean()) / scale)
+        return result or [weights - 1.0]
 
     # --- integrate ---
 
     def _integrate(self, proposal: Proposal) -> Draws:
         """Rounds of replicates, each twice the last, until the error or the budget is reached."""
         replicates, count = range(self.settings.num_replicates), self.round_size
+        self._say("integrating")
+        began = self.seconds
         draws = Draws.join([self._draw(proposal, count, r) for r in replicates])
-        while not self._is_precise(draws):
-            if self.spent + len(replicates) * count > self.settings.max_evaluations:
+        reserve = self.exploration if self.explored else (0, 0.0)
+        while (lack := self._lack(draws)) > 1:
+            cost = len(replicates) * count
+            seconds = (self.seconds - began) * cost / len(draws.replicate)
+            if not self._can_afford(reserve[0] + cost, reserve[1] + seconds):
+                break
+            left = self.settings.max_evaluations - self.spent - reserve[0]
+            if lack * len(draws.replicate) > HOPELESS * (len(draws.replicate) + left):
                 break
             more = [self._draw(proposal, count, r) for r in replicates]
             draws, count = Draws.join([draws, *more]), 2 * count
         return draws
 
-    def _is_precise(self, draws: Draws) -> bool:
-        if any(_ess(draws, part) < MIN_EFFECTIVE for part in self.groups):
-            return False
+    def _lack(self, draws: Draws) -> float:
+        """How many times more draws the asked error needs; at most 1 where it is reached."""
+        missing = max(MIN_EFFECTIVE / max(part_ess(draws, part), 1e-3) for part in self.groups)
         goal = self.settings.relative_error
         if len(self.parts) == 1:
-            return math.sqrt(_relative_variance(draws, self.parts[0])) <= goal
-        figures = [_figures(draws, output) for output in range(self.density.num_outputs)]
-        return all(is_reached(item, goal) for item in figures)
+            return max(missing, part_variance(draws, self.parts[0]) / goal**2)
+        figures = [output_figures(draws, output) for output in range(self.density.num_outputs)]
+        first = figures[0]
+        more = ", …" * (len(figures) > 1)
+        self._say("integrating", f"{first.value:.5g} ± {first.standard_error:.1g}{more}")
+        errors = [item.standard_error / error_scale(item) for item in figures]
+        return max(missing, *((error / goal) ** 2 for error in errors))
 
     def _validate(self, proposal: Proposal, draws: Draws) -> None:
         """Explores again, and asks whether the new scouts found what the proposal misses.
@@ -378,15 +458,16 @@ class _Work:
         Weights, effective sample sizes and standard errors cannot see a mode that no draw came
         near; a fresh exploration can.
         """
-        for part in self.scouted:
-            positions, log_weights, _ = self._scout(part)
-            if not np.isfinite(log_weights).any():
+        self.missed = set()
+        for part, explorations in self.explored.items():
+            fresh = self._scout(part)
+            if not np.isfinite(fresh.log_weights).any():
                 continue
-            found = self._evaluate(positions)
-            fresh = Draws(*found, proposal.log_density(positions), np.zeros(len(positions), int))
-            is_beyond = fresh.log_weights(part) > draws.log_weights(part).max()
-            weights = np.exp(log_weights - log_weights.max())
-            if np.average(is_beyond, weights=weights) > MAX_EXCEEDANCE:
+            explorations.append(fresh)
+            evaluated = proposal.evaluated(self._evaluate(fresh.points), 0)
+            is_beyond = evaluated.log_weights(part) > draws.log_weights(part).max()
+            share = np.average(is_beyond, weights=relative_weights(fresh.log_weights))
+            if share > MAX_EXCEEDANCE:
                 self.missed.add(part)
 
     def evidence(self, draws: Draws | None, part: Part) -> Evidence:
@@ -401,7 +482,10 @@ class _Work:
         )
         if draws is None:
             return evidence
-        return evidence._replace(relative_variance=jnp.asarray(_relative_variance(draws, part)))
+        return evidence._replace(
+            log_z=jnp.asarray(controlled_log_mean(draws, part)),
+            relative_variance=jnp.asarray(part_variance(draws, part)),
+        )
 
 
 def _num_moments(dimension: int) -> int:
@@ -409,76 +493,12 @@ def _num_moments(dimension: int) -> int:
     return dimension * (dimension + 3) // 2
 
 
-# --- figures from draws ---
-
-
-def _ess(draws: Draws, part: Part) -> float:
-    return effective_sample_size(draws.log_weights(part))
-
-
-def _relative(log_weights: np.ndarray) -> np.ndarray:
-    """Weights divided by their mean."""
-    mean = log_mean(log_weights)
-    return np.exp(log_weights - mean) if mean > -np.inf else np.zeros(log_weights.size)
-
-
-def _replicate_means(draws: Draws, values: np.ndarray) -> np.ndarray:
-    counts = np.bincount(draws.replicate)
-    return np.bincount(draws.replicate, weights=values) / counts
-
-
-def _relative_variance(draws: Draws, part: Part) -> float:
-    means = _replicate_means(draws, _relative(draws.log_weights(part)))
-    return float(means.var(ddof=1) / means.size) if means.any() else math.inf
-
-
-def _figures(draws: Draws, output: int) -> Figures:
-    """Ratio of pooled means for one output, with the error between replicates."""
-    parts = [GAMMA2, Part(1, output), Part(-1, output)]
-    log_weights = [draws.log_weights(part) for part in parts]
-    log_z = [log_mean(weights) for weights in log_weights]
-    if log_z[0] == -math.inf or max(log_z[1:]) == -math.inf:
-        return Figures(0.0, math.inf, Status.no_mass_found, 0.0)
-    # Relative to the larger part, so that no scale of f under- or overflows.
-    log_scale = max(log_z[1:])
-    z2 = _replicate_means(draws, np.exp(log_weights[0] - log_z[0]))
-    plus, minus = (
-        _replicate_means(draws, np.exp(weights - log_scale)) for weights in log_weights[1:]
-    )
-    relative = plus.mean() - minus.mean()
-    residuals = plus - minus - relative * z2
-    scale = math.exp(min(log_scale - log_z[0], LOG_MAX))
-    sizes = [effective_sample_size(weights) for weights in log_weights]
-    present = [size for size, part in zip(sizes[1:], log_z[1:], strict=True) if part > -math.inf]
-    return Figures(
-        value=float(relative * scale),
-        standard_error=float(residuals.std(ddof=1) / math.sqrt(residuals.size) * scale),
-        status=Status.ok,
-        ess_z1=min(present),
-        is_log_scale=len(present) == 1,
-        degrees=float(residuals.size - 1),
-        magnitude=float((plus.mean() + minus.mean()) * scale),
-        log_z1_plus=log_z[1],
-        log_z1_minus=log_z[2],
-        ess_z1_plus=sizes[1],
-        ess_z1_minus=sizes[2],
-    )
-
-
-def is_reached(figures: Figures, goal: float) -> bool:
-    """Whether the error is small relative to the value, or to E|f| where the parts cancel."""
-    if not math.isfinite(figures.standard_error):
-        return False
-    scale = max(abs(figures.value), CANCELLATION_FLOOR * figures.magnitude)
-    return figures.standard_error <= goal * scale
-
-
 def _judged(work: _Work, draws: Draws | None, output: int) -> Figures:
     """The figures of an output with the status that all of its parts deserve."""
     if draws is None:
         status = Status.nan_density if work.has_nan else Status.no_mass_found
         return Figures(0.0, math.inf, status, 0.0)
-    figures = _figures(draws, output)
+    figures = output_figures(draws, output)
     if work.has_nan:
         return figures._replace(status=Status.nan_density)
     if figures.status is not Status.ok:
@@ -493,7 +513,7 @@ def _judged(work: _Work, draws: Draws | None, output: int) -> Figures:
             statuses.append(_part_status(log_weights, part in work.missed))
             if _mass_at_the_edge(work.density, draws.positions, log_weights) > MAX_EDGE_MASS:
                 statuses.append(Status.heavy_tailed)
-    if not is_reached(figures, 3 * work.settings.relative_error):
+    if not is_reached(figures, SLACK * work.settings.relative_error):
         statuses.append(Status.not_converged)
     return figures._replace(status=worst(statuses))
 
@@ -505,7 +525,7 @@ def _mass_at_the_edge(density: Density, positions: np.ndarray, log_weights: np.n
     """
     limit = 0.8 * math.log(jnp.finfo(jnp.result_type(float)).max)
     is_far = (np.abs(positions[:, density.layout.is_transformed]) > limit).any(axis=1)
-    return float(np.average(is_far, weights=_relative(log_weights)))
+    return float(np.average(is_far, weights=relative_weights(log_weights)))
 
 
 def _part_status(log_weights: np.ndarray, is_missed: bool) -> Status:
@@ -525,7 +545,7 @@ def _part_status(log_weights: np.ndarray, is_missed: bool) -> Status:
 def _draw_prior(density: Density, rng_keys: jax.Array) -> tuple:
     def one(key: jax.Array) -> tuple:
         position, terms, outputs = density.draw_with_outputs(key)
-        return position, terms.log_prior, terms.log_likelihood, outputs
+        return position, terms.log_prior, terms.log_likelihood, *outputs
 
     return jax.vmap(one)(rng_keys)
 
@@ -534,6 +554,6 @@ def _draw_prior(density: Density, rng_keys: jax.Array) -> tuple:
 def _evaluate(density: Density, positions: jax.Array) -> tuple:
     def one(position: jax.Array) -> tuple:
         terms, outputs = density.evaluate(position)
-        return terms.log_prior, terms.log_likelihood, outputs
+        return terms.log_prior, terms.log_likelihood, *outputs
 
     return jax.vmap(one)(positions)

@@ -183,10 +183,7 @@ def _start(settings: AnIS, rng_key: jax.Array, density: Density) -> _Particle:
         key = jax.random.fold_in(rng_key, tries)
         position, terms = density.draw_prior(key)
         is_bad = is_invalid(terms.log_weight)
-        terms = terms._replace(
-            log_likelihood=jnp.where(is_bad, -jnp.inf, terms.log_likelihood),
-            log_target=jnp.where(is_bad, 0.0, terms.log_target),
-        )
+        terms = terms.without(is_bad)
         zero = jnp.zeros((), terms.log_prior.dtype)
         return _Particle(position, terms, zero, tries, tries, jnp.int32(0), invalid + is_bad)
 

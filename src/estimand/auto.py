@@ -3,23 +3,42 @@
 from __future__ import annotations
 
 import dataclasses
+import math
+import time
 from typing import Any
 
 import jax
 
-from estimand.adaptive import AdaptiveIS, is_reached
+from estimand.adaptive import SLACK, AdaptiveIS
 from estimand.bridge import BridgeSampling
 from estimand.density import Density
 from estimand.evidence import Status
-from estimand.methods import TABI, Figures, Run, worst
+from estimand.importance import is_reached
+from estimand.methods import (
+    MAX_JOINT_ERRORS,
+    TABI,
+    Figures,
+    Run,
+    gravity,
+    in_plain_coordinates,
+    joint_errors,
+    worst,
+)
+from estimand.posterior_bridge import PosteriorBridge
+from estimand.progress import Progress, say
 from estimand.settings import Settings, require_count
 from estimand.smc import SMC
 
-# Above this dimension the second route is bridge sampling instead of islands. Chains are many and
+# Above this dimension the last route is bridge sampling instead of islands. Chains are many and
 # start apart, so that separate modes show as chains that disagree.
 MAX_ISLAND_DIMENSION = 20
-ISLANDS = SMC(num_particles=4000, num_steps=100, num_islands=16)
+ISLANDS = SMC(num_particles=4000, num_steps=40, num_islands=16)
 CHAINS = BridgeSampling(num_samples=2500, num_warmup=1000, num_chains=8)
+# What these cost for each density, roughly.
+ROUTE_COST = 1_000_000
+# Shares of the budget for the mixture, and for a second one in other coordinates.
+FIRST_SHARE, SECOND_SHARE = 0.5, 0.25
+MIN_SCALE = 0.1
 
 # Statuses that another route may mend. A NaN or missing mass it would only find again.
 _MENDABLE = (
@@ -34,88 +53,190 @@ _MENDABLE = (
 class Auto(Settings):
     """Chooses the route by the program, and takes another one where the first cannot be trusted.
 
-    Continuous programs go through `AdaptiveIS`. Outputs that its own checks do not pass (funnels,
-    hard walls: shapes that no mixture of Gaussians fits), and programs with discrete sites, are
-    estimated by `TABI` with independent islands of `SMC`, whose error is that between islands:
-    much coarser, and honest. Above 20 dimensions it is `BridgeSampling` of NUTS chains, which
-    cannot see a mode that no chain visits. The estimate's notes say which output went which way.
+    Continuous programs go through `AdaptiveIS`, in standardised coordinates and, where its own
+    checks do not pass and a prior scale is itself unknown, in the model's own ones. Outputs that
+    no mixture fits, and programs with discrete sites, are estimated by `TABI` with independent
+    islands of `SMC`, whose error is that between islands: coarser, and honest. Above 20 dimensions
+    it is `BridgeSampling` of NUTS chains, which cannot see a mode that no chain visits, compared
+    with `PosteriorBridge` while the budget lasts. Routes that contradict each other say so in the
+    status, and the estimate's notes say which output went which way.
 
     Args:
         relative_error: standard error to reach, relative to the value.
-        max_evaluations: evaluations that may be spent, a gradient counting as 3. The first route
-            takes a quarter of them at the most.
+        max_evaluations: evaluations that may be spent, a gradient counting as 3; a route that has
+            begun is finished.
+        max_seconds: time after which no further route or round is begun.
     """
 
     relative_error: float = 0.01
     max_evaluations: int = 4_000_000
+    max_seconds: float = math.inf
 
     def __post_init__(self) -> None:
         require_count("Auto", "max_evaluations", self.max_evaluations)
-        if not self.relative_error > 0:
-            raise ValueError(f"Auto: relative_error must be positive; it is {self.relative_error}.")
+        for name in ("relative_error", "max_seconds"):
+            if not getattr(self, name) > 0:
+                raise ValueError(f"Auto: {name} must be positive; it is {getattr(self, name)}.")
 
     def check(self, density: Density) -> None:
         density.require_prior("the default method")
 
     def run(self, rng_key: jax.Array, density: Density) -> Run:
-        first_key, second_key = jax.random.split(rng_key)
-        if density.layout.discrete_sites:
-            note = f"by islands of SMC: site {density.layout.discrete_sites[0]!r} is discrete"
-            run = self._again(second_key, density, tuple(range(density.num_outputs)), 0)
-            return run._replace(notes=(note,))
-        mixture = AdaptiveIS(
-            relative_error=self.relative_error,
-            max_evaluations=max(1, self.max_evaluations // 4),
-        )
-        first = mixture.run(first_key, density)
-        weak = tuple(i for i, item in enumerate(first.figures) if item.status in _MENDABLE)
-        if not weak:
-            return first
-        spent = first.num_evaluations + 3 * first.num_gradients
-        second = self._again(second_key, density, weak, spent)
-        figures = list(first.figures)
-        notes = []
-        is_wide = density.dimension > MAX_ISLAND_DIMENSION
-        route = "bridge sampling of NUTS draws" if is_wide else "islands of SMC"
-        assert density.layout.output is not None
-        for output, item in zip(weak, second.figures, strict=True):
-            label = density.layout.output.labels[output] or "the estimate"
-            notes.append(f"{label} by {route}: the mixture was {figures[output].status.name}")
-            figures[output] = item
-        return first._replace(
-            figures=tuple(figures),
-            num_evaluations=first.num_evaluations + second.num_evaluations,
-            num_gradients=first.num_gradients + second.num_gradients,
-            evidence=first.evidence + second.evidence,
-            notes=tuple(notes),
-        )
+        return _Journey(self, rng_key, density).run()
 
-    def _again(
-        self, rng_key: jax.Array, density: Density, outputs: tuple[int, ...], spent: int
-    ) -> Run:
-        """Another route for some outputs; once more with more effort if the budget allows it."""
-        is_wide = density.dimension > MAX_ISLAND_DIMENSION and not density.layout.discrete_sites
-        route: BridgeSampling | SMC = CHAINS if is_wide else ISLANDS
-        run = TABI(route).run(rng_key, density, outputs)
-        cost = run.num_evaluations + 3 * run.num_gradients
-        figures = tuple(map(self._judged, run.figures))
-        affordable = (self.max_evaluations - spent - cost) // max(cost, 1)
-        if affordable < 1 or all(item.status is Status.ok for item in figures):
-            return run._replace(figures=figures)
-        factor = min(affordable, 16)
-        if isinstance(route, BridgeSampling):
-            more: Any = dataclasses.replace(route, num_samples=factor * route.num_samples)
-        else:
-            more = dataclasses.replace(route, num_islands=factor * route.num_islands)
-        second = TABI(more).run(jax.random.fold_in(rng_key, 1), density, outputs)
-        return second._replace(
-            figures=tuple(map(self._judged, second.figures)),
-            num_evaluations=run.num_evaluations + second.num_evaluations,
-            num_gradients=run.num_gradients + second.num_gradients,
+
+class _Journey:
+    """One estimation under way: the figures so far, and what they cost."""
+
+    def __init__(self, settings: Auto, rng_key: jax.Array, density: Density):
+        self.settings, self.rng_key, self.density = settings, rng_key, density
+        self.started = time.monotonic()
+        self.num_evaluations = self.num_gradients = 0
+        self.notes: list[str] = []
+
+    def run(self) -> Run:
+        sites = self.density.layout.discrete_sites
+        if sites:
+            outputs = tuple(range(self.density.num_outputs))
+            run = self._by_islands(outputs)
+            self.notes.append(f"by islands of SMC: site {sites[0]!r} is discrete")
+            return self._finished(run, list(map(self._judged, run.figures)))
+        run = self._by_mixture(FIRST_SHARE, standardise=True)
+        figures = list(run.figures)
+        can_repeat = self._weak(figures) and self._has_left(SECOND_SHARE)
+        if can_repeat and self.density.has_varying_scales():
+            other = self._by_mixture(SECOND_SHARE, standardise=False)
+            self._take(figures, other.figures, "the mixture in the model's own coordinates")
+        weak = self._weak(figures)
+        if weak and self._has_left(MIN_SCALE):
+            self._take_last_route(figures, weak)
+        return self._finished(run, figures)
+
+    def _by_mixture(self, share: float, *, standardise: bool) -> Run:
+        method = AdaptiveIS(
+            relative_error=self.settings.relative_error,
+            max_evaluations=max(1, int(share * self.settings.max_evaluations)),
+            max_seconds=max(share * self.seconds_left, 1e-3),
+            standardise=standardise,
         )
+        return self._counted(method.run(self._next_key(), self.density))
+
+    def _take_last_route(self, figures: list[Figures], weak: tuple[int, ...]) -> None:
+        if self.density.dimension <= MAX_ISLAND_DIMENSION:
+            run = self._by_islands(weak)
+            self._take(figures, self._spread(run.figures, weak), "islands of SMC")
+            return
+        run = self._by_chains(weak)
+        self._take(figures, self._spread(run.figures, weak), "bridge sampling of NUTS draws")
+        if self._has_left(0.3):
+            say(Progress("comparing with the bridge from the posterior"))
+            method = PosteriorBridge()
+            other = self._counted(
+                method.run(self._next_key(), self.density.standardised(), outputs=weak)
+            )
+            self._compare(figures, self._spread(other.figures, weak))
+
+    def _by_islands(self, outputs: tuple[int, ...]) -> Run:
+        scale = self._scale(outputs)
+        chains = max(10, int(scale * ISLANDS.num_chains))
+        islands = dataclasses.replace(ISLANDS, num_particles=chains * ISLANDS.num_steps)
+        return self._by_parts(islands, outputs)
+
+    def _by_chains(self, outputs: tuple[int, ...]) -> Run:
+        count = max(200, int(self._scale(outputs) * CHAINS.num_samples))
+        return self._by_parts(dataclasses.replace(CHAINS, num_samples=count), outputs)
+
+    def _by_parts(self, route: Any, outputs: tuple[int, ...]) -> Run:
+        say(Progress(f"by {type(route).__name__}", self.spent, self.settings.max_evaluations))
+        density = self.density
+        if not density.layout.discrete_sites:
+            density = density.standardised()
+        run = TABI(route).run(self._next_key(), density, outputs)
+        return self._counted(in_plain_coordinates(run, density))
+
+    # --- what is left ---
+
+    @property
+    def spent(self) -> int:
+        return self.num_evaluations + 3 * self.num_gradients
+
+    @property
+    def seconds_left(self) -> float:
+        return self.settings.max_seconds - (time.monotonic() - self.started)
+
+    def _has_left(self, share: float) -> bool:
+        left = self.settings.max_evaluations - self.spent
+        return left >= share * self.settings.max_evaluations and self.seconds_left > 0
+
+    def _scale(self, outputs: tuple[int, ...]) -> float:
+        """How large a last route may be that estimates each part on its own."""
+        left = self.settings.max_evaluations - self.spent
+        return min(1.0, max(MIN_SCALE, left / (ROUTE_COST * (1 + len(outputs)))))
+
+    def _next_key(self) -> jax.Array:
+        self.rng_key, key = jax.random.split(self.rng_key)
+        return key
+
+    def _counted(self, run: Run) -> Run:
+        self.num_evaluations += run.num_evaluations
+        self.num_gradients += run.num_gradients
+        return run
+
+    # --- which figures are kept ---
+
+    def _weak(self, figures: list[Figures]) -> tuple[int, ...]:
+        return tuple(i for i, item in enumerate(figures) if item.status in _MENDABLE)
+
+    def _spread(self, figures: tuple[Figures, ...], outputs: tuple[int, ...]) -> list:
+        spread: list[Figures | None] = [None] * self.density.num_outputs
+        for output, item in zip(outputs, figures, strict=True):
+            spread[output] = self._judged(item)
+        return spread
 
     def _judged(self, figures: Figures) -> Figures:
-        figures = figures._replace(degrees=float(ISLANDS.num_islands - 1))
-        if figures.status is Status.ok and not is_reached(figures, 3 * self.relative_error):
-            return figures._replace(status=worst([figures.status, Status.not_converged]))
+        if math.isinf(figures.degrees):
+            figures = figures._replace(degrees=float(CHAINS.num_chains - 1))
+        if figures.status is Status.ok and not is_reached(
+            figures, SLACK * self.settings.relative_error
+        ):
+            return figures._replace(status=Status.not_converged)
         return figures
+
+    def _take(self, figures: list[Figures], others: Any, route: str) -> None:
+        """The other route's figures where they have the better status, or the smaller error."""
+        assert self.density.layout.output is not None
+        for output in self._weak(figures):
+            mine, other = figures[output], others[output]
+            if other is None or not _is_better(other, mine):
+                continue
+            label = self.density.layout.output.labels[output] or "the estimate"
+            self.notes.append(f"{label} by {route}: before, it was {mine.status.name}")
+            figures[output] = other
+
+    def _compare(self, figures: list[Figures], others: Any) -> None:
+        for output, other in enumerate(others):
+            if other is None or other.status not in (Status.ok, Status.not_converged):
+                continue
+            mine = figures[output]
+            said = f"the bridge from the posterior says {other.value:.4g}"
+            if joint_errors(mine, other) > MAX_JOINT_ERRORS:
+                status = worst([mine.status, Status.replicates_disagree])
+                figures[output] = mine._replace(status=status)
+                said += ", which contradicts it"
+            self.notes.append(f"{said} ± {other.standard_error:.2g}")
+
+    def _finished(self, run: Run, figures: list[Figures]) -> Run:
+        return run._replace(
+            figures=tuple(figures),
+            num_evaluations=self.num_evaluations,
+            num_gradients=self.num_gradients,
+            notes=tuple(self.notes),
+        )
+
+
+def _is_better(one: Figures, other: Figures) -> bool:
+    def key(figures: Figures) -> tuple:
+        has_error = math.isfinite(figures.standard_error)
+        return not has_error, gravity(figures.status), figures.standard_error
+
+    return key(one) < key(other)

@@ -24,6 +24,8 @@ from estimand.program import ProgramError
 from estimand.settings import Settings, require_count
 
 MAX_R_HAT = 1.05
+# Prior draws of which the most likely one starts a chain.
+NUM_STARTS = 256
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, repr=False)
@@ -58,59 +60,99 @@ class BridgeSampling(Settings):
         density.require_continuous("BridgeSampling")
         if self.draws is None:
             density.require_prior("BridgeSampling")
-            return
-        for place in density.layout.sites:
-            name = place.latent.name
-            if name not in self.draws:
-                raise ProgramError(
-                    f"BridgeSampling: draws has no entry for site {name!r} of program "
-                    f"{density.name!r}."
-                )
-            shape = jnp.shape(self.draws[name])
-            if len(shape) < 2 or shape[2:] != place.latent.shape:
-                raise ProgramError(
-                    f"BridgeSampling: draws of site {name!r} have shape {shape}; expected "
-                    f"(chains, draws, *{place.latent.shape}), as group_by_chain=True gives them."
-                )
+        else:
+            check_draws("BridgeSampling", density, self.draws)
 
     def estimate(self, rng_key: jax.Array, density: Density) -> Evidence:
         self.check(density)
         chain_key, normal_key = jax.random.split(rng_key)
         if self.draws is None:
-            start_key, run_key = jax.random.split(chain_key)
-            starts, scores = _starts(density, start_key, self.num_chains)
-            if not np.isfinite(scores).all():
-                return _nothing_found(density, 256 * self.num_chains)
-            positions, num_gradients = self._sample(run_key, density, starts)
+            chains = nuts_chains(
+                chain_key, density, self.num_samples, self.num_warmup, self.num_chains
+            )
+            if chains is None:
+                return _nothing_found(density, NUM_STARTS * self.num_chains)
+            positions, num_gradients = chains
         else:
             if int(density.sign):
                 raise ProgramError(
                     f"BridgeSampling: the given draws are of γ2 of program {density.name!r} and "
                     "cannot serve another part; leave out draws= there."
                 )
-            names = [site.latent.name for site in density.layout.sites]
-            latents = {name: jnp.asarray(self.draws[name]) for name in names}
-            positions, num_gradients = np.asarray(_unconstrain(density, latents), float), 0
+            positions, num_gradients = positions_of("BridgeSampling", density, self.draws), 0
         return _bridge(normal_key, density, positions, num_gradients)
 
-    def _sample(
-        self, rng_key: jax.Array, density: Density, starts: jax.Array
-    ) -> tuple[np.ndarray, int]:
-        mcmc = infer.MCMC(
-            infer.NUTS(potential_fn=lambda position: -_log_density(density, position)),
-            num_warmup=self.num_warmup,
-            num_samples=self.num_samples,
-            num_chains=self.num_chains,
-            chain_method="vectorized",
-            progress_bar=False,
+
+def check_draws(asker: str, density: Density, draws: Any) -> None:
+    """Refuses draws that lack a site of the program, or are not grouped by chain."""
+    sizes = set()
+    for place in density.layout.sites:
+        name = place.latent.name
+        if name not in draws:
+            raise ProgramError(
+                f"{asker}: draws has no entry for site {name!r} of program {density.name!r}."
+            )
+        shape = jnp.shape(draws[name])
+        if len(shape) < 2 or shape[2:] != place.latent.shape:
+            raise ProgramError(
+                f"{asker}: draws of site {name!r} have shape {shape}; expected "
+                f"(chains, draws, *{place.latent.shape}), as group_by_chain=True gives them."
+            )
+        sizes.add(shape[:2])
+    if len(sizes) > 1:
+        raise ProgramError(
+            f"{asker}: the sites of draws differ in their leading axes (chains, draws): "
+            f"{sorted(sizes)}."
         )
-        extra = ("num_steps",)
-        starts = starts[0] if self.num_chains == 1 else starts
-        mcmc.warmup(rng_key, init_params=starts, collect_warmup=True, extra_fields=extra)
-        steps = np.asarray(mcmc.get_extra_fields()["num_steps"]).sum(dtype=np.int64)
-        mcmc.run(mcmc.post_warmup_state.rng_key, extra_fields=extra)
-        steps += np.asarray(mcmc.get_extra_fields()["num_steps"]).sum(dtype=np.int64)
-        return np.asarray(mcmc.get_samples(group_by_chain=True), float), int(steps)
+
+
+def positions_of(asker: str, density: Density, draws: Any) -> np.ndarray:
+    """Draws by site as positions of shape (chains, draws, dimension)."""
+    names = [site.latent.name for site in density.layout.sites]
+    positions = np.asarray(
+        _unconstrain(density, {name: jnp.asarray(draws[name]) for name in names}), float
+    )
+    for site in density.layout.sites:
+        if not np.isfinite(positions[:, :, site.start : site.stop]).all():
+            raise ProgramError(
+                f"{asker}: draws of site {site.latent.name!r} are NaN or outside its support; "
+                f"they must be posterior draws of program {density.name!r}."
+            )
+    return positions
+
+
+def nuts_chains(
+    rng_key: jax.Array, density: Density, num_samples: int, num_warmup: int, num_chains: int
+) -> tuple[np.ndarray, int] | None:
+    """Draws of a density by NumPyro's NUTS, and the gradients that they cost.
+
+    Positions of shape (chains, draws, dimension); None if a chain finds nowhere to start, after
+    `NUM_STARTS` prior draws each.
+    """
+    start_key, run_key = jax.random.split(rng_key)
+    starts, scores = _starts(density, start_key, num_chains)
+    if not np.isfinite(scores).all():
+        return None
+    mcmc = infer.MCMC(
+        infer.NUTS(potential_fn=lambda position: -_log_density(density, position)),
+        num_warmup=num_warmup,
+        num_samples=num_samples,
+        num_chains=num_chains,
+        chain_method="vectorized",
+        progress_bar=False,
+    )
+    extra = ("num_steps",)
+    starts = starts[0] if num_chains == 1 else starts
+    mcmc.warmup(run_key, init_params=starts, collect_warmup=True, extra_fields=extra)
+    steps = np.asarray(mcmc.get_extra_fields()["num_steps"]).sum(dtype=np.int64)
+    mcmc.run(mcmc.post_warmup_state.rng_key, extra_fields=extra)
+    steps += np.asarray(mcmc.get_extra_fields()["num_steps"]).sum(dtype=np.int64)
+    return np.asarray(mcmc.get_samples(group_by_chain=True), float), int(steps)
+
+
+def r_hat(positions: np.ndarray) -> float:
+    """The largest split R-hat of any coordinate of (chains, draws, dimension)."""
+    return float(np.max(np.asarray(split_gelman_rubin(positions))))
 
 
 def _log_density(density: Density, position: jax.Array) -> jax.Array:
@@ -129,8 +171,8 @@ def _unconstrain(density: Density, latents: dict[str, jax.Array]) -> jax.Array:
 
 
 def _starts(density: Density, rng_key: jax.Array, count: int) -> tuple[jax.Array, jax.Array]:
-    """The most likely of 256 prior draws for each chain, and how likely it is."""
-    keys = jax.random.split(rng_key, (count, 256))
+    """The most likely of some prior draws for each chain, and how likely it is."""
+    keys = jax.random.split(rng_key, (count, NUM_STARTS))
     positions, terms = jax.jit(jax.vmap(jax.vmap(density.draw_prior)))(keys)
     scores = jnp.where(terms.log_weight < jnp.inf, terms.log_weight, -jnp.inf)
     best = jnp.argmax(scores, axis=1)
@@ -172,11 +214,10 @@ def _bridge(
         log_normal = -0.5 * (points**2).sum(axis=1) - 0.5 * dimension * math.log(2 * math.pi)
         return np.logaddexp(*sides) - math.log(2.0) + log_volume - log_normal
 
-    log_z, relative_variance = _meng_wong(
+    log_z, relative_variance = meng_wong(
         log_ratio(whitened).reshape(chains, -1), log_ratio(normals)
     )
-    r_hat = np.max(np.asarray(split_gelman_rubin(bridged)))
-    if r_hat > MAX_R_HAT:
+    if r_hat(bridged) > MAX_R_HAT:
         relative_variance = math.inf
     count = chains * length
     zeros = np.zeros(count, np.int64)
@@ -191,7 +232,7 @@ def _bridge(
     )
 
 
-def _meng_wong(log_drawn: np.ndarray, log_normal: np.ndarray) -> tuple[float, float]:
+def meng_wong(log_drawn: np.ndarray, log_normal: np.ndarray) -> tuple[float, float]:
     """log Z and its relative variance from log density ratios at the draws and at normals.
 
     `log_drawn` has shape (chains, draws); its effective size, by the autocorrelation of what is
@@ -213,7 +254,8 @@ def _meng_wong(log_drawn: np.ndarray, log_normal: np.ndarray) -> tuple[float, fl
             if abs(change) < 1e-10:
                 break
         values = np.exp(drawn_terms - drawn_terms.max())
-        effective = float(np.clip(autocorrelation_size(values), 2.0, values.size))
+        if values.min() < values.max():
+            effective = float(np.clip(autocorrelation_size(values), 2.0, values.size))
     drawn, normal = np.exp(drawn_terms), np.exp(normal_terms)
     variance = drawn.var() / drawn.mean() ** 2 / effective
     variance += normal.var() / normal.mean() ** 2 / normal.size

@@ -10,6 +10,7 @@ import csv
 import importlib.util
 import inspect
 import json
+import math
 import sys
 import time
 import traceback
@@ -279,6 +280,13 @@ _max_evaluations = click.option(
     show_default=True,
     help="Densities that may be evaluated, a gradient counting as 3.",
 )
+_max_seconds = click.option(
+    "--max-seconds",
+    type=click.FloatRange(0, min_open=True),
+    default=math.inf,
+    show_default=True,
+    help="Time after which no further round is begun.",
+)
 _json = click.option("--json", "as_json", is_flag=True, help="Print JSON instead of tables.")
 _double = click.option("--double", is_flag=True, help="Compute in double precision.")
 _record = click.argument("record", type=click.Path(path_type=Path, dir_okay=False))
@@ -289,6 +297,7 @@ _record = click.argument("record", type=click.Path(path_type=Path, dir_okay=Fals
 @_data
 @_relative_error
 @_max_evaluations
+@_max_seconds
 @_seed
 @_double
 @click.option("--output", type=click.Path(path_type=Path), help="Save the record to this file.")
@@ -299,6 +308,7 @@ def run(
     data: Path | None,
     relative_error: float,
     max_evaluations: int,
+    max_seconds: float,
     seed: int,
     double: bool,
     output: Path | None,
@@ -320,7 +330,9 @@ def run(
     _use_double(double)
     expectation = _bound(program, data)
     _say(repr(expectation))
-    method = Auto(relative_error=relative_error, max_evaluations=max_evaluations)
+    method = Auto(
+        relative_error=relative_error, max_evaluations=max_evaluations, max_seconds=max_seconds
+    )
     started = time.perf_counter()
     _say(f"estimating with {method!r}, seed {seed} …")
     result = _estimate(expectation, method, seed)
@@ -406,6 +418,7 @@ def merge(records: tuple[Path, ...], output: Path, as_json: bool) -> None:
 @_data
 @_relative_error
 @_max_evaluations
+@_max_seconds
 @_seed
 @_double
 @_json
@@ -414,6 +427,7 @@ def compare(
     data: Path | None,
     relative_error: float,
     max_evaluations: int,
+    max_seconds: float,
     seed: int,
     double: bool,
     as_json: bool,
@@ -424,8 +438,11 @@ def compare(
     """
     _use_double(double)
     expectation = _bound(program, data)
+    default = Auto(
+        relative_error=relative_error, max_evaluations=max_evaluations, max_seconds=max_seconds
+    )
     methods: dict[str, Method] = {
-        "default": Auto(relative_error=relative_error, max_evaluations=max_evaluations),
+        "default": default,
         "paper: TABI + AnIS": TABI(AnIS(num_samples=1000, num_temperatures=100)),
         "NUTS, averaged": PosteriorMCMC(),
     }

@@ -2,7 +2,8 @@
 
 Positions are flat vectors: the continuous latents in unconstrained coordinates, then the discrete
 ones as numbers. The Jacobian of the coordinates is on the prior's side, so that a prior draw is an
-exact draw from `log_prior`. Which part (γ1⁺, γ1⁻ or γ2), which output and which data are arrays,
+exact draw from `log_prior`. `Density.standardised` has other coordinates, in which location-scale
+priors are standard ones. Which part (γ1⁺, γ1⁻ or γ2), which output and which data are arrays,
 not code: one compilation serves them all.
 
 All that this library needs of NumPyro's internals is in this module.
@@ -19,34 +20,43 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
-import numpyro.distributions as dist
 from jax.extend.core import jaxprs_in_params
 from numpyro import handlers
-from numpyro.distributions import biject_to, constraints
 
+from estimand.coordinates import (
+    Layout,
+    coordinates_of,
+    plain_transform,
+    standardising,
+    unconstrained_value,
+    without_mask,
+)
 from estimand.program import (
     PARTS,
-    Data,
     Expectation,
-    ExpectationProgram,
-    Latent,
-    Output,
     ProgramError,
     as_numbers,
     drawing_from_prior,
-    log_positive_part,
 )
+from estimand.target import Reading, SignedLog, read
 
 # Up to this many continuous dimensions a gradient is taken in forward mode, above it in reverse
 # mode; programs with loops keep forward mode longer, because reverse mode stores every iteration.
 # benchmarks/gradient_mode.py measures both; docs/performance.md has the figures.
 FORWARD_MODE_DIMENSIONS = {"straight": 1, "with loops": 4}
+# How soft comparisons are on the rungs of a ladder, relative to their spread in prior draws.
+SOFTNESS = tuple(4.0**-k for k in range(8))
+NUM_SCALE_DRAWS = 1000
 
 _SIGNS = dict(zip(PARTS, (1, -1, 0), strict=True))
 
 
 class Terms(NamedTuple):
-    """What one evaluation of a part knows of a position; each is a log density."""
+    """What one evaluation of a part knows of a position; each is a log density.
+
+    `log_target` is a number, or for a softened density a ladder of them: log f with comparisons
+    from soft to sharp, and exact at the end.
+    """
 
     log_prior: jax.Array
     log_likelihood: jax.Array
@@ -55,11 +65,24 @@ class Terms(NamedTuple):
     @property
     def log_weight(self) -> jax.Array:
         """log of target over prior: the importance weight of a prior draw."""
-        return self.log_likelihood + self.log_target
+        is_ladder = self.log_target.ndim > self.log_likelihood.ndim
+        return self.log_likelihood + (self.log_target[..., -1] if is_ladder else self.log_target)
+
+    def without(self, is_bad: jax.Array) -> Terms:
+        """The same with density 0 at bad positions."""
+        ladder = is_bad.reshape(is_bad.shape + (1,) * (self.log_target.ndim - is_bad.ndim))
+        return self._replace(
+            log_likelihood=jnp.where(is_bad, -jnp.inf, self.log_likelihood),
+            log_target=jnp.where(ladder, 0.0, self.log_target),
+        )
 
 
 class PathPoint(NamedTuple):
-    """A point on the way from the prior to the target: prior · likelihood^a · f^b."""
+    """A point on the way from the prior to the target: prior · likelihood^a · f^b.
+
+    Along a ladder of n targets b·n counts its rungs: up to the first one the softest f grows from
+    power 0 to 1, and from each rung to the next the one is exchanged for the other.
+    """
 
     likelihood: jax.Array
     target: jax.Array
@@ -69,9 +92,16 @@ class PathPoint(NamedTuple):
         value = (
             terms.log_prior
             + _scale(self.likelihood, terms.log_likelihood)
-            + _scale(self.target, terms.log_target)
+            + self._log_target(terms)
         )
         return jnp.where(value < jnp.inf, value, -jnp.inf)
+
+    def _log_target(self, terms: Terms) -> jax.Array:
+        if terms.log_target.ndim == terms.log_likelihood.ndim:
+            return _scale(self.target, terms.log_target)
+        count = terms.log_target.shape[-1]
+        shares = jnp.clip(1 - jnp.abs(count * self.target - jnp.arange(1, count + 1)), 0.0, 1.0)
+        return jnp.sum(_scale(shares, terms.log_target), axis=-1)
 
 
 def _scale(coefficient: jax.Array, log_value: jax.Array) -> jax.Array:
@@ -84,59 +114,9 @@ def is_invalid(log_density: jax.Array) -> jax.Array:
     return ~(log_density < jnp.inf)
 
 
-@dataclasses.dataclass(frozen=True)
-class Coordinates:
-    """The place of a latent site in the flat position."""
-
-    latent: Latent
-    start: int
-    shape: tuple[int, ...]
-    is_transformed: bool
-
-    @property
-    def stop(self) -> int:
-        return self.start + math.prod(self.shape)
-
-    def take(self, position: jax.Array) -> jax.Array:
-        return position[self.start : self.stop].reshape(self.shape)
-
-
-@dataclasses.dataclass(frozen=True)
-class Layout:
-    """All that is compiled in: the program and the places of its sites."""
-
-    program: ExpectationProgram
-    data: Data
-    path: tuple[Any, ...]
-    output: Output | None
-    sites: tuple[Coordinates, ...]
-
-    @property
-    def dimension(self) -> int:
-        return self.sites[-1].stop if self.sites else 0
-
-    @functools.cached_property
-    def num_continuous(self) -> int:
-        return sum(math.prod(site.shape) for site in self.sites if not site.latent.is_discrete)
-
-    @property
-    def discrete_sites(self) -> tuple[str, ...]:
-        return tuple(site.latent.name for site in self.sites if site.latent.is_discrete)
-
-    @property
-    def is_transformed(self) -> np.ndarray:
-        """For every coordinate whether it is another one than the model's own."""
-        sizes = [math.prod(site.shape) for site in self.sites]
-        return np.repeat([site.is_transformed for site in self.sites], sizes)
-
-    @property
-    def improper_sites(self) -> tuple[str, ...]:
-        return tuple(site.latent.name for site in self.sites if not site.latent.is_proper)
-
-
 @functools.partial(
     jax.tree_util.register_dataclass,
-    data_fields=["arrays", "sign", "output"],
+    data_fields=["arrays", "sign", "output", "scales"],
     meta_fields=["layout"],
 )
 @dataclasses.dataclass(frozen=True)
@@ -147,6 +127,7 @@ class Density:
     arrays: tuple[jax.Array, ...]
     sign: jax.Array
     output: jax.Array
+    scales: jax.Array | None = None
 
     @classmethod
     def of(cls, expectation: Expectation) -> Density:
@@ -156,13 +137,67 @@ class Density:
             expectation.data,
             expectation.path,
             expectation.output,
-            _coordinates(expectation),
+            coordinates_of(expectation),
         )
         return cls(layout, expectation.data.arrays, jnp.asarray(0), jnp.asarray(0))
 
     def part(self, name: str, output: int = 0) -> Density:
         """γ1⁺, γ1⁻ (of one output) or γ2 of the same program."""
         return dataclasses.replace(self, sign=jnp.asarray(_SIGNS[name]), output=jnp.asarray(output))
+
+    @property
+    def known_signs(self) -> np.ndarray:
+        """For each output 1 if its expression is never negative, −1 if never positive, else 0."""
+        reading = self._reading
+        return np.zeros(0, int) if reading is None else reading.known_signs
+
+    def softened(self, rng_key: jax.Array) -> Density:
+        """The same with a ladder of targets that leads into events which no prior draw meets.
+
+        Comparisons in the return expression are softened relative to their spread in prior
+        draws. Without such comparisons it is the density itself.
+        """
+        if self._reading is None or not self._reading.has_comparisons:
+            return self
+        margins = _margins(self, jax.random.split(rng_key, NUM_SCALE_DRAWS))
+        middle = jnp.nanmedian(margins, axis=0)
+        spread = 1.48 * jnp.nanmedian(jnp.abs(margins - middle[None]), axis=0)
+        return dataclasses.replace(self, scales=spread)
+
+    def standardised(self) -> Density:
+        """The same with coordinates (x − location) / scale where a prior has these.
+
+        They are the "non-centred" ones: a hierarchy whose scale is itself unknown, a funnel in
+        the model's own coordinates, starts from a standard law in these.
+        """
+        return self._with_coordinates(True)
+
+    def _with_coordinates(self, is_standardised: bool) -> Density:
+        layout = dataclasses.replace(self.layout, is_standardised=is_standardised)
+        return dataclasses.replace(self, layout=layout)
+
+    def in_plain_coordinates(self, positions: jax.Array) -> jax.Array:
+        """Positions, one per row, as the density that is not standardised has them."""
+        return _in_plain_coordinates(self, positions) if self.layout.is_standardised else positions
+
+    def has_varying_scales(self) -> bool:
+        """Whether standardised coordinates depend on other sites in more than their location."""
+        scales = jax.jit(jax.vmap(self._log_scales))(jax.random.split(jax.random.key(0)))
+        return bool((scales[0] != scales[1]).any())
+
+    def _log_scales(self, rng_key: jax.Array) -> jax.Array:
+        """log of the volumes by which the sites are standardised at a prior draw."""
+        sites, _ = self._trace(None, rng_key)
+        fns = [without_mask(sites[site.latent.name]["fn"]) for site in self.layout.sites]
+        transforms = [standardising(fn) for fn in fns]
+        return jnp.stack(
+            [jnp.zeros(())]
+            + [
+                jnp.sum(transform.log_abs_det_jacobian(jnp.zeros(fn.shape()), None))
+                for fn, transform in zip(fns, transforms, strict=True)
+                if transform is not None
+            ]
+        )
 
     @property
     def name(self) -> str:
@@ -176,25 +211,53 @@ class Density:
     def num_outputs(self) -> int:
         return 0 if self.layout.output is None else self.layout.output.size
 
+    @property
+    def num_rungs(self) -> int:
+        """Length of the ladder of targets; 1 unless softened."""
+        return 1 if self.scales is None else len(SOFTNESS) + 1
+
     # --- evaluation of one position; estimators vmap over particles ---
 
     def terms(self, position: jax.Array) -> Terms:
         """Log prior (with Jacobian), log likelihood and log f± at a position."""
-        return self._terms(*self._trace(self._substitution(position)), position)
+        reading, scales = self._reading, self.scales
+        if reading is None or scales is None:
+            return self.evaluate(position)[0]
+        softness = jnp.asarray((*SOFTNESS, 0.0), position.dtype)
+        (log_prior, log_likelihood), outputs = jax.vmap(
+            lambda soft: reading.softened(soft, scales, position, self.arrays),
+            out_axes=((None, None), 0),
+        )(softness)
+        return Terms(log_prior, log_likelihood, jax.vmap(self._log_part)(outputs))
 
-    def evaluate(self, position: jax.Array) -> tuple[Terms, jax.Array]:
-        """Terms and every output at a position, in one evaluation."""
-        sites, value = self._trace(self._substitution(position))
-        return self._terms(sites, value, position), self._numbers(value)
+    def evaluate(self, position: jax.Array) -> tuple[Terms, SignedLog]:
+        """Terms and every output, as sign and log-magnitude, in one evaluation."""
+        if self._reading is None:
+            sites, _ = self._trace(self._substitution(position))
+            log_prior, log_likelihood = self._log_densities(sites, position)
+            nothing = jnp.zeros(0)
+            return Terms(log_prior, log_likelihood, jnp.zeros(())), SignedLog(nothing, nothing)
+        (log_prior, log_likelihood), outputs = self._reading.lifted(position, self.arrays)
+        return Terms(log_prior, log_likelihood, self._log_part(outputs)), outputs
 
-    def draw_with_outputs(self, rng_key: jax.Array) -> tuple[jax.Array, Terms, jax.Array]:
+    def draw_with_outputs(self, rng_key: jax.Array) -> tuple[jax.Array, Terms, SignedLog]:
         """An exact draw from the prior with its terms and outputs, in one evaluation."""
-        sites, value = self._trace(None, rng_key)
-        position = self._unconstrain(sites)
-        return position, self._terms(sites, value, position), self._numbers(value)
+        position = self._unconstrain(self._trace(None, rng_key)[0])
+        return position, *self.evaluate(position)
 
-    def _numbers(self, value: Any) -> jax.Array:
-        return jnp.zeros(0) if self.layout.output is None else as_numbers(value)
+    def _log_part(self, outputs: SignedLog) -> jax.Array:
+        """log f± of this part's output."""
+        sign, log_abs = outputs.sign[self.output], outputs.log_abs[self.output]
+        log_f = jnp.where(self.sign * sign > 0, log_abs, -jnp.inf)
+        log_f = jnp.where(jnp.isnan(log_abs), jnp.nan, log_f)
+        return jnp.where(self.sign == 0, 0.0, log_f)
+
+    @property
+    def _reading(self) -> Reading | None:
+        if self.layout.output is None:
+            return None
+        avals = tuple(jax.typeof(array) for array in self.arrays)
+        return _reading(self.layout, avals, jnp.result_type(float))
 
     def outputs(self, position: jax.Array) -> jax.Array:
         """Every output at a position."""
@@ -211,15 +274,18 @@ class Density:
 
     def draw_prior(self, rng_key: jax.Array) -> tuple[jax.Array, Terms]:
         """An exact draw from the prior, and its terms, in one evaluation."""
-        sites, value = self._trace(None, rng_key)
-        position = self._unconstrain(sites)
-        return position, self._terms(sites, value, position)
+        position = self._unconstrain(self._trace(None, rng_key)[0])
+        return position, self.terms(position)
 
     def terms_at(self, values: dict[str, jax.Array]) -> tuple[jax.Array, Terms]:
         """Position and terms for given values of the sites; the log prior is without Jacobian."""
         sites, value = self._trace(lambda site: values.get(site["name"]))
-        terms = self._terms(sites, value, None)
-        return self._unconstrain(sites), terms
+        log_densities = self._log_densities(sites, None)
+        if self.layout.output is None:
+            return self._unconstrain(sites), Terms(*log_densities, jnp.zeros(()))
+        numbers = as_numbers(value)
+        outputs = SignedLog(jnp.sign(numbers), _log_abs(numbers))
+        return self._unconstrain(sites), Terms(*log_densities, self._log_part(outputs))
 
     def value_and_gradient(
         self, position: jax.Array, point: PathPoint
@@ -250,7 +316,7 @@ class Density:
             if not place.latent.is_discrete:
                 continue
             site = sites[place.latent.name]
-            fn = _without_mask(site["fn"])
+            fn = without_mask(site["fn"])
             value = fn.sample(jax.random.fold_in(rng_key, number)).astype(site["value"].dtype)
             flat = jnp.ravel(value).astype(position.dtype)
             drawn = drawn.at[place.start : place.stop].set(flat)
@@ -322,7 +388,7 @@ class Density:
             value = place.take(position)
             if place.latent.is_discrete:
                 return value.astype(jnp.result_type(int))
-            transform = biject_to(site["fn"].support)
+            transform = self._transform(site["fn"])
             # A site inside numpyro's scan is asked for one step at a time.
             step = site["infer"].get("_scan_current_index")
             if step is not None:
@@ -333,96 +399,51 @@ class Density:
 
         return substitute
 
-    def _terms(self, sites: dict, value: Any, position: jax.Array | None) -> Terms:
+    def _log_densities(
+        self, sites: dict, position: jax.Array | None
+    ) -> tuple[jax.Array, jax.Array]:
+        """Log prior, with the Jacobian of the position if there is one, and log likelihood."""
         log_prior = jnp.zeros((), jnp.result_type(float))
         log_likelihood = log_prior
         for place in self.layout.sites:
             site = sites[place.latent.name]
-            fn = _without_mask(site["fn"])
+            fn = without_mask(site["fn"])
             log_prob = fn.log_prob(site["value"])
             log_prior += jnp.sum(log_prob)
             if site["scale"] is not None:
                 # The prior is what prior draws have; a scale on top of it is the likelihood's.
                 log_likelihood += jnp.sum((site["scale"] - 1) * log_prob)
             if position is not None and not place.latent.is_discrete:
-                jacobian = biject_to(fn.support).log_abs_det_jacobian
+                jacobian = self._transform(fn).log_abs_det_jacobian
                 log_prior += jnp.sum(jacobian(place.take(position), site["value"]))
         for site in sites.values():
             if site["type"] == "sample" and site["is_observed"]:
                 log_prob = site["fn"].log_prob(site["value"])
                 scaled = log_prob if site["scale"] is None else site["scale"] * log_prob
                 log_likelihood += jnp.sum(scaled)
-        return Terms(log_prior, log_likelihood, self._log_target(value, log_prior.dtype))
-
-    def _log_target(self, value: Any, dtype: Any) -> jax.Array:
-        if self.layout.output is None:
-            return jnp.zeros((), dtype)
-        log_f = log_positive_part(self.sign * as_numbers(value)[self.output])
-        return jnp.where(self.sign == 0, 0.0, log_f)
+        return log_prior, log_likelihood
 
     def _unconstrain(self, sites: dict) -> jax.Array:
         pieces = [jnp.zeros(0, jnp.result_type(float))]
         for place in self.layout.sites:
             site = sites[place.latent.name]
-            pieces.append(jnp.ravel(_unconstrained_value(place.latent, site)))
+            value = unconstrained_value(place.latent, site, self._transform)
+            pieces.append(jnp.ravel(value))
         return jnp.concatenate([piece.astype(pieces[0].dtype) for piece in pieces])
 
-
-def _unconstrained_value(latent: Latent, site: dict) -> jax.Array:
-    if latent.is_discrete:
-        return jnp.asarray(site["value"])
-    value = biject_to(site["fn"].support).inv(site["value"])
-    # A draw that was rounded onto the edge of its support has infinite coordinates.
-    limit = float(np.log(jnp.finfo(value.dtype).max))
-    return jnp.nan_to_num(value, nan=jnp.nan, posinf=limit, neginf=-limit)
+    def _transform(self, fn: Any) -> Any:
+        """The map from a site's coordinates to its value."""
+        transform = standardising(without_mask(fn)) if self.layout.is_standardised else None
+        return plain_transform(fn) if transform is None else transform
 
 
-def _is_real(support: Any) -> bool:
-    base = getattr(support, "base_constraint", support)
-    return base is constraints.real or support.is_discrete
+@jax.jit
+def _in_plain_coordinates(density: Density, positions: jax.Array) -> jax.Array:
+    def one(position: jax.Array) -> jax.Array:
+        sites, _ = density._trace(density._substitution(position))
+        return density._with_coordinates(False)._unconstrain(sites)
 
-
-def _without_mask(fn: Any) -> Any:
-    """The distribution of a latent site without mask.
-
-    A mask removes a latent element's factor and so leaves no proper density for it. Such elements
-    keep their own prior, which integrates to one and leaves every expectation as it is.
-    """
-    if isinstance(fn, dist.MaskedDistribution):
-        return _without_mask(fn.base_dist)
-    if isinstance(fn, dist.ExpandedDistribution):
-        return _without_mask(fn.base_dist).expand(fn.batch_shape)
-    if isinstance(fn, dist.Independent):
-        return _without_mask(fn.base_dist).to_event(fn.reinterpreted_batch_ndims)
-    return fn
-
-
-def _coordinates(expectation: Expectation) -> tuple[Coordinates, ...]:
-    """Places of the sites in the flat position, continuous ones first."""
-    shapes: dict[str, tuple[int, ...]] = {}
-    transformed: dict[str, bool] = {}
-
-    def draw(rng_key: jax.Array) -> None:
-        with handlers.trace() as sites, drawing_from_prior(rng_key):
-            expectation.run()
-        for latent in expectation.latents:
-            try:
-                shapes[latent.name] = _unconstrained_value(latent, sites[latent.name]).shape
-                transformed[latent.name] = not _is_real(sites[latent.name]["fn"].support)
-            # NumPyro raises this where it registers no bijection for a support.
-            except NotImplementedError as error:
-                raise ProgramError(
-                    f"the support of site {latent.name!r} of program {expectation.name!r} has no "
-                    "unconstrained coordinates in NumPyro: reparametrise the site."
-                ) from error
-
-    jax.eval_shape(draw, jax.random.key(0))
-    places, start = [], 0
-    for latent in sorted(expectation.latents, key=lambda latent: latent.is_discrete):
-        name = latent.name
-        places.append(Coordinates(latent, start, shapes[name], transformed[name]))
-        start = places[-1].stop
-    return tuple(places)
+    return jax.lax.map(one, positions, batch_size=min(10_000, positions.shape[0]))
 
 
 def _forward_gradient(
@@ -438,6 +459,35 @@ def _forward_gradient(
 def gradient_mode(density: Density) -> str:
     """``"forward"`` or ``"reverse"``, whichever is cheaper by dimension and can be traced."""
     return _gradient_mode(density.layout, tuple(jax.typeof(array) for array in density.arrays))
+
+
+@functools.lru_cache(maxsize=1024)
+def _reading(layout: Layout, avals: tuple, dtype: Any) -> Reading:
+    """The traced program: log densities along with the outputs that are read."""
+
+    def evaluate(position: jax.Array, arrays: tuple) -> tuple:
+        density = Density(layout, arrays, jnp.asarray(0), jnp.asarray(0))
+        sites, value = density._trace(density._substitution(position))
+        return density._log_densities(sites, position), as_numbers(value)
+
+    structs = tuple(jax.ShapeDtypeStruct(aval.shape, aval.dtype) for aval in avals)
+    return read(evaluate, jax.ShapeDtypeStruct((layout.dimension,), dtype), structs)
+
+
+@jax.jit
+def _margins(density: Density, rng_keys: jax.Array) -> jax.Array:
+    def one(rng_key: jax.Array) -> jax.Array:
+        position = density._unconstrain(density._trace(None, rng_key)[0])
+        reading = density._reading
+        assert reading is not None
+        return reading.margins(position, density.arrays)[1]
+
+    return jax.vmap(one)(rng_keys)
+
+
+def _log_abs(numbers: jax.Array) -> jax.Array:
+    is_zero = numbers == 0
+    return jnp.where(is_zero, -jnp.inf, jnp.log(jnp.abs(jnp.where(is_zero, 1.0, numbers))))
 
 
 @functools.lru_cache(maxsize=1024)

@@ -14,7 +14,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from estimand import io
+from estimand import io, progress
 from estimand.auto import Auto
 from estimand.compilation import CompilationClock
 from estimand.density import Density
@@ -218,16 +218,19 @@ def estimate_expectation(
     *,
     rng_key: int | jax.Array = 0,
     throw: bool = True,
+    progress_bar: bool | None = None,
 ) -> Estimate:
     """Estimates the expectation of a bound program's return value.
 
     Args:
         expectation: a program called with its data.
         method: `Auto` by default, which chooses the route itself; or `AdaptiveIS`, `TABI`,
-            `SelfNormalised`, `PosteriorMCMC`.
+            `PosteriorBridge`, `SelfNormalised`, `PosteriorMCMC`.
         rng_key: an int or a JAX key; the same key gives the same result.
         throw: raise `EstimationError` if the status is not `ok`; False returns the estimate, whose
             `status` must then be looked at.
+        progress_bar: a bar on standard error with the stage and the estimate so far; by default
+            where that is a terminal and rich is installed.
     """
     if isinstance(expectation, ExpectationProgram):
         raise TypeError(
@@ -243,7 +246,7 @@ def estimate_expectation(
     key = as_key(rng_key)
     origin = origin_of(expectation, method, key)
     started = time.perf_counter()
-    with CompilationClock() as clock:
+    with progress.bar(progress_bar), CompilationClock() as clock:
         density = Density.of(expectation)
         method.check(density)
         run = method.run(key, density)

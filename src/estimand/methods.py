@@ -28,6 +28,8 @@ from estimand.evidence import (
 )
 
 CONFIDENCE = 0.95
+# Independent routes that are farther apart than this many joint errors disagree.
+MAX_JOINT_ERRORS = 4.0
 LOG_MAX = math.log(sys.float_info.max) - 1
 
 
@@ -58,6 +60,20 @@ class Run(NamedTuple):
     log_z2: float = math.nan
     evidence: tuple[tuple[str, Evidence], ...] = ()
     notes: tuple[str, ...] = ()
+
+
+def in_plain_coordinates(run: Run, density: Density) -> Run:
+    """The same run with positions as the density that is not standardised has them."""
+    if not density.layout.is_standardised:
+        return run
+    moved: dict[int, jax.Array] = {}
+    evidence = []
+    for name, item in run.evidence:
+        key = id(item.positions)
+        if key not in moved:
+            moved[key] = density.in_plain_coordinates(item.positions)
+        evidence.append((name, item._replace(positions=moved[key])))
+    return run._replace(evidence=tuple(evidence))
 
 
 class Method(Protocol):
@@ -213,9 +229,14 @@ _GRAVITY = (
 )
 
 
+def gravity(status: Status) -> int:
+    """How grave a status is; 0 is `ok`."""
+    return _GRAVITY.index(status)
+
+
 def worst(statuses: list[Status]) -> Status:
     """The gravest of several statuses."""
-    return max(statuses, key=_GRAVITY.index)
+    return max(statuses, key=gravity)
 
 
 @dataclasses.dataclass(frozen=True, repr=False)
@@ -297,6 +318,13 @@ def _weighted_figures(log_weights: np.ndarray, f: np.ndarray, evidence: Evidence
     return figures._replace(
         value=mean * scale, standard_error=error * scale, status=worst(statuses)
     )
+
+
+def joint_errors(first: Figures, second: Figures) -> float:
+    """How far two independent estimates of one output are apart, in joint standard errors."""
+    error = math.hypot(first.standard_error, second.standard_error)
+    distance = abs(first.value - second.value)
+    return distance / error if error > 0 else (0.0 if distance == 0 else math.inf)
 
 
 def rule_of_three(num_effective: float) -> float:

@@ -22,6 +22,13 @@ POINTS_PER_PARAMETER = 3.0
 # Effective points that a group (a Markov chain) counts for at the most.
 POINTS_PER_GROUP = 10.0
 MAX_FIT_POINTS = 5000
+MAX_REFIT_POINTS = 50_000
+# Candidates, of which held-out points choose: how far a covariance is shrunk to its diagonal, and
+# how many points per dimension the present covariances count for in a refit.
+SHRINKAGES = (0.1, 0.3, 0.6, 1.0)
+TRUSTS = (2.0, 10.0, 50.0, math.inf)
+# Points that a present scale counts for where a refit changes only scales.
+SCALE_TRUST = 5.0
 # Points whose density is evaluated at a time: one shape to compile.
 CHUNK = 4096
 
@@ -96,14 +103,29 @@ def sobol_uniforms(rng: np.random.Generator, count: int, dimension: int) -> np.n
 
 def log_density(mixture: Mixture, points: np.ndarray) -> np.ndarray:
     """log of the (possibly unnormalised) mixture at points."""
+    return _in_chunks(mixture, points)[0].astype(float)
+
+
+def log_density_and_shares(mixture: Mixture, points: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """The log density, and every component's share in the density, of shape (points, components).
+
+    Under the mixture a share has the component's weight as its mean: a control variate.
+    """
+    log_density, shares = _in_chunks(mixture, points)
+    return log_density.astype(float), shares[:, : mixture.size]
+
+
+def _in_chunks(mixture: Mixture, points: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     padded = mixture.padded()
     arrays = (padded.weights, padded.means, np.linalg.inv(padded.factors), padded.degrees)
     pieces = []
     for start in range(0, len(points), CHUNK):
         chunk = points[start : start + CHUNK]
         filled = np.concatenate([chunk, np.zeros((CHUNK - len(chunk), points.shape[1]))])
-        pieces.append(np.asarray(_log_density(jnp.asarray(filled), *arrays))[: len(chunk)])
-    return np.concatenate(pieces).astype(float)
+        found = _log_density(jnp.asarray(filled), *arrays)
+        pieces.append([np.asarray(x)[: len(chunk)] for x in found])
+    log_densities, shares = zip(*pieces, strict=True)
+    return np.concatenate(log_densities), np.concatenate(shares)
 
 
 @jax.jit
@@ -113,7 +135,7 @@ def _log_density(
     means: jax.Array,
     inverses: jax.Array,
     degrees: jax.Array,
-) -> jax.Array:
+) -> tuple[jax.Array, jax.Array]:
     dimension = means.shape[1]
 
     def component(
@@ -132,7 +154,9 @@ def _log_density(
         )
         return jnp.log(weight) + jnp.where(is_gaussian, gaussian, student) - log_volume
 
-    return logsumexp(jax.vmap(component)(weights, means, inverses, degrees), axis=0)
+    components = jax.vmap(component)(weights, means, inverses, degrees)
+    total = logsumexp(components, axis=0)
+    return total, jnp.exp(components - total[None]).T
 
 
 def fit(
@@ -140,31 +164,67 @@ def fit(
     log_weights: np.ndarray,
     groups: np.ndarray,
     rng: np.random.Generator,
+    rival: Mixture | None = None,
 ) -> Mixture:
     """Fits a mixture to weighted points: Gaussians, and a Student-t law with the overall moments.
 
     The number of Gaussians is the one with the best likelihood on held-out groups. Points of one
     group (a Markov chain) are dependent and often equal: split at random they would reward
-    components that sit on single points.
+    components that sit on single points. A rival that does better there is given back instead.
     """
-    effective, points, weights, groups = _thinned(points, log_weights, groups, rng)
+    effective, points, weights, groups = _thinned(points, log_weights, groups, rng, MAX_FIT_POINTS)
     effective = min(effective, POINTS_PER_GROUP * np.unique(groups).size)
-    center, root = _moments(points, weights, effective)
-    whitened = (points - center) @ np.linalg.inv(root).T
     held_out = _held_out(groups, rng)
+    identity = np.zeros(points.shape[1]), np.eye(points.shape[1])
+    candidates = [_fit_in(identity, points, weights, held_out, effective, rng)]
+    if rival is not None:
+        frame = rival.means[0], rival.factors[0]
+        candidates.append(_fit_in(frame, points, weights, held_out, effective, rng))
+        rival_score = _mean_log_density(_gaussians(rival), points[held_out], weights[held_out])
+        candidates.append((rival_score, rival))
+    return max(candidates, key=lambda candidate: candidate[0])[1]
+
+
+def _fit_in(
+    frame: tuple[np.ndarray, np.ndarray],
+    points: np.ndarray,
+    weights: np.ndarray,
+    held_out: np.ndarray,
+    effective: float,
+    rng: np.random.Generator,
+) -> tuple[float, Mixture]:
+    """The best fit with covariances shrunk to the diagonal of a frame, and its held-out score."""
+    origin, axes = frame
+    framed = (points - origin) @ np.linalg.inv(axes).T
+    shrinkage = _best_shrinkage(framed, weights, held_out, effective)
+    framed_center, framed_root = _moments(framed, weights, shrinkage)
+    center, root = origin + axes @ framed_center, axes @ framed_root
+    inverse = np.linalg.inv(root)
+    whitened = (points - center) @ inverse.T
+    train, test = (whitened[~held_out], weights[~held_out]), (whitened[held_out], weights[held_out])
     best, best_score = 1, -np.inf
     for count in COMPONENT_COUNTS:
         if not _is_supported(count, 0.75 * effective, points.shape[1]):
             break
-        start = _starting_mixture(whitened[~held_out], weights[~held_out], count, rng)
-        candidate = _em(whitened[~held_out], weights[~held_out], start, 0.75 * effective)
-        score = _mean_log_density(candidate, whitened[held_out], weights[held_out])
+        start = _starting_mixture(*train, count, rng)
+        score = _mean_log_density(_em(*train, start, 0.75 * effective), *test)
         if score > best_score + 0.005:
             best, best_score = count, score
         elif count > 2 * best:
             break
     start = _starting_mixture(whitened, weights, best, rng)
-    return _with_student(_em(whitened, weights, start, effective), center, root)
+    fitted = _with_student(_em(whitened, weights, start, effective), center, root)
+    return best_score + float(np.log(np.abs(np.diag(inverse))).sum()), fitted
+
+
+def gaussian(center: np.ndarray, precision: np.ndarray) -> Mixture:
+    """A Gaussian law, with its Student-t beside it."""
+    root = np.linalg.cholesky(np.linalg.inv(precision))
+    dimension = center.size
+    standard = Mixture(
+        np.ones(1), np.zeros((1, dimension)), np.eye(dimension)[None], np.full(1, np.inf)
+    )
+    return _with_student(standard, center, root)
 
 
 def refit(
@@ -172,20 +232,16 @@ def refit(
 ) -> Mixture:
     """A few more steps of the fit from new weighted points, with the same components.
 
-    Covariances are averaged with the present ones, which count as some points per dimension: a
-    handful of effective points improves a fit and cannot ruin it.
+    Covariances are averaged with the present ones, which count as some points per dimension: as
+    many as make the best fit to held-out points, so that few points cannot ruin what is good.
     """
     names = np.arange(log_weights.size)
-    effective, points, weights, _ = _thinned(points, log_weights, names, rng)
-    is_gaussian = np.isinf(mixture.degrees)
-    gaussians = Mixture(
-        mixture.weights[is_gaussian] / mixture.weights[is_gaussian].sum(),
-        mixture.means[is_gaussian],
-        mixture.factors[is_gaussian],
-        mixture.degrees[is_gaussian],
-    )
-    present = gaussians.factors @ gaussians.factors.transpose(0, 2, 1)
-    gaussians = _em(points, weights, gaussians, effective, prior=present, steps=8)
+    effective, points, weights, _ = _thinned(points, log_weights, names, rng, MAX_REFIT_POINTS)
+    present = _gaussians(mixture)
+    trust = _best_trust(present, points, weights, effective, rng)
+    if trust is None:
+        return mixture
+    gaussians = _improved(present, points, weights, effective, trust)
     deviations = gaussians.means - gaussians.weights @ gaussians.means
     within = np.einsum("k,kij,klj->il", gaussians.weights, gaussians.factors, gaussians.factors)
     between = (gaussians.weights[:, None] * deviations).T @ deviations
@@ -198,6 +254,85 @@ def refit(
         gaussians.degrees,
     )
     return _with_student(whitened, center, root)
+
+
+def _gaussians(mixture: Mixture) -> Mixture:
+    chosen = np.isinf(mixture.degrees)
+    weights = mixture.weights[chosen]
+    return Mixture(
+        weights / weights.sum(),
+        mixture.means[chosen],
+        mixture.factors[chosen],
+        mixture.degrees[chosen],
+    )
+
+
+def _improved(
+    present: Mixture, points: np.ndarray, weights: np.ndarray, effective: float, trust: float
+) -> Mixture:
+    """EM from the present components, whose covariances count as `trust` points per dimension.
+
+    With infinite trust only means and the scales along the present axes change.
+    """
+    if math.isinf(trust):
+        return _rescaled(present, points, weights * effective / weights.sum())
+    covariances = present.factors @ present.factors.transpose(0, 2, 1)
+    return _em(points, weights, present, effective, prior=covariances, trust=trust, steps=8)
+
+
+def _rescaled(present: Mixture, points: np.ndarray, weights: np.ndarray) -> Mixture:
+    columns = _component_log_densities(present, points)
+    responsibilities = np.exp(columns - columns.max(axis=1, keepdims=True))
+    responsibilities *= (weights / responsibilities.sum(axis=1))[:, None]
+    mass = responsibilities.sum(axis=0)
+    means, factors = np.empty_like(present.means), np.empty_like(present.factors)
+    for k in range(present.size):
+        along = (points - present.means[k]) @ np.linalg.inv(present.factors[k]).T
+        shift = responsibilities[:, k] @ along / (mass[k] + SCALE_TRUST)
+        squares = responsibilities[:, k] @ (along - shift) ** 2
+        scales = np.sqrt((squares + SCALE_TRUST) / (mass[k] + SCALE_TRUST))
+        means[k] = present.means[k] + present.factors[k] @ shift
+        factors[k] = present.factors[k] * scales
+    return Mixture((mass + 1.0) / (mass.sum() + mass.size), means, factors, present.degrees)
+
+
+def _best_trust(
+    present: Mixture,
+    points: np.ndarray,
+    weights: np.ndarray,
+    effective: float,
+    rng: np.random.Generator,
+) -> float | None:
+    """How much the present covariances deserve, by the fit to held-out points; None: all."""
+    held_out = rng.random(weights.size) < 1 / 3
+    if not 0 < held_out.sum() < held_out.size:
+        return 2.0
+    train = (points[~held_out], weights[~held_out])
+    share = weights[~held_out].sum() / weights.sum()
+    test = (points[held_out], weights[held_out])
+    scores = {
+        trust: _mean_log_density(_improved(present, *train, share * effective, trust), *test)
+        for trust in TRUSTS
+    }
+    best = max(scores, key=lambda trust: scores[trust])
+    return best if scores[best] > _mean_log_density(present, *test) else None
+
+
+def _best_shrinkage(
+    points: np.ndarray, weights: np.ndarray, held_out: np.ndarray, effective: float
+) -> float:
+    """How far the covariance is to be shrunk to its diagonal, by the fit to held-out points."""
+    least = min(1.0, max(1e-3, points.shape[1] / effective))
+    candidates = sorted({least, *(s for s in SHRINKAGES if s > least)})
+    if len(candidates) == 1 or points.shape[1] == 1:
+        return least
+    train, test = (points[~held_out], weights[~held_out]), (points[held_out], weights[held_out])
+    scores = []
+    for shrinkage in candidates:
+        center, root = _moments(*train, shrinkage)
+        law = Mixture(np.ones(1), center[None], root[None], np.full(1, np.inf))
+        scores.append(_mean_log_density(law, *test))
+    return candidates[int(np.argmax(scores))]
 
 
 def _with_student(gaussians: Mixture, center: np.ndarray, root: np.ndarray) -> Mixture:
@@ -215,28 +350,33 @@ def _with_student(gaussians: Mixture, center: np.ndarray, root: np.ndarray) -> M
 
 
 def _thinned(
-    points: np.ndarray, log_weights: np.ndarray, groups: np.ndarray, rng: np.random.Generator
+    points: np.ndarray,
+    log_weights: np.ndarray,
+    groups: np.ndarray,
+    rng: np.random.Generator,
+    limit: int,
 ) -> tuple[float, np.ndarray, np.ndarray, np.ndarray]:
-    """Effective number of points, and at most `MAX_FIT_POINTS` of them with their weights."""
+    """Effective number of points, and at most `limit` of them with their weights."""
     weights = np.exp(log_weights - log_weights.max())
     effective = float(weights.sum() ** 2 / np.sum(weights**2))
     alive = weights > 0
     points, weights, groups = points[alive], weights[alive], groups[alive]
-    if weights.size > MAX_FIT_POINTS:
+    if weights.size > limit:
         chance = weights / weights.sum()
-        chosen = rng.choice(weights.size, MAX_FIT_POINTS, p=chance, replace=True)
-        points, groups, weights = points[chosen], groups[chosen], np.ones(MAX_FIT_POINTS)
-    return min(effective, MAX_FIT_POINTS), points, weights / weights.sum(), groups
+        # Each point once, with its count as its weight: held-out points must not be among the rest.
+        chosen, counts = np.unique(rng.choice(chance.size, limit, p=chance), return_counts=True)
+        points, groups, weights = points[chosen], groups[chosen], counts.astype(float)
+    return min(effective, limit), points, weights / weights.sum(), groups
 
 
 def _moments(
-    points: np.ndarray, weights: np.ndarray, effective: float
+    points: np.ndarray, weights: np.ndarray, shrinkage: float
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Weighted mean and Cholesky factor of the covariance, regularised to be positive."""
+    """Weighted mean and Cholesky factor of the covariance, shrunk towards its diagonal."""
+    weights = weights / weights.sum()
     center = weights @ points
     deviations = points - center
     covariance = (weights[:, None] * deviations).T @ deviations
-    shrinkage = min(1.0, max(1e-3, points.shape[1] / effective))
     variances = np.maximum(np.diag(covariance), 1e-12 * (1 + center**2))
     covariance = (1 - shrinkage) * covariance + shrinkage * np.diag(variances)
     return center, np.linalg.cholesky(covariance)
@@ -298,18 +438,19 @@ def _em(
     effective: float,
     *,
     prior: np.ndarray | None = None,
+    trust: float = 2.0,
     steps: int = 60,
 ) -> Mixture:
     """Weighted expectation maximisation.
 
     The weights count as `effective` points. Every covariance is averaged with a prior one (by
-    default a fraction of the identity, for whitened coordinates) that counts as two points per
-    dimension, so that no component can collapse onto a few points.
+    default a fraction of the identity, for whitened coordinates) that counts as `trust` points
+    per dimension, so that no component can collapse onto a few points.
     """
     dimension = points.shape[1]
     mixture, count = start, start.size
     weights = weights * effective / weights.sum()
-    prior_points = 2.0 * dimension
+    prior_points = trust * dimension
     if prior is None:
         prior = _prior_variance(count, dimension) * np.eye(dimension)
         prior = np.broadcast_to(prior, (count, dimension, dimension))

@@ -267,8 +267,8 @@ def quantile(probability: float, degrees: float) -> float:
 def _used_evidence(run: Run) -> list[tuple[str, int, Evidence]]:
     """The evidence that each figure rests on, with the number of its output.
 
-    A method may have tried more than one route: the evidence of a part is the one that has the
-    figure's own log Z.
+    A method may have tried more than one route: the evidence of a part is the one whose log Z is
+    nearest to the figure's own. It need not be equal where an error was regressed out.
     """
     used = []
     for name in ("gamma2", "gamma1_plus", "gamma1_minus"):
@@ -280,15 +280,11 @@ def _used_evidence(run: Run) -> list[tuple[str, int, Evidence]]:
         for output, log_z in enumerate(wanted):
             # With one route, evidence comes in the order of the outputs.
             own = found if len(found) != len(wanted) else found[output : output + 1]
-            near = [e for e in own if _is_near(float(e.log_z), log_z)]
-            if near:
-                best = min(near, key=lambda e: abs(float(e.log_z) - log_z))
+            known = [evidence for evidence in own if math.isfinite(evidence.log_z)]
+            if math.isfinite(log_z) and known:
+                best = min(known, key=lambda e: abs(float(e.log_z) - log_z))
                 used.append((name, -1 if name == "gamma2" else output, best))
     return used
-
-
-def _is_near(a: float, b: float) -> bool:
-    return math.isfinite(a) and math.isclose(a, b, rel_tol=1e-4, abs_tol=1e-4)
 
 
 def _summarise(name: str, output: int, evidence: Evidence) -> PartSummary:
@@ -467,8 +463,12 @@ def _path(record: Record, output: int) -> Path:
     if not error[-1] > 0:
         return last
     scale = math.exp(min(_log_scale(log_weights), 700.0))
-    error = error * (figures.standard_error / error[-1])
-    return Path(record.cost - own + shares * own, value * scale, error)
+    value, error = value * scale, error * scale
+    share = figures.standard_error / error[-1]
+    if not math.isclose(value[-1], figures.value, rel_tol=1e-5):
+        # Some of the draws' error was regressed out of the estimate, and so out of its path.
+        value = figures.value + (value - value[-1]) * min(1.0, share)
+    return Path(record.cost - own + shares * own, value, error * share)
 
 
 def _own_normaliser(run: Run, figures: Figures) -> Evidence:

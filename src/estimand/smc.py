@@ -103,7 +103,17 @@ class SMC(Settings):
         return _islands(structure, rng_key, density, betas, tuning)
 
 
-class _Cloud(NamedTuple):
+Path = Callable[[jax.Array], PathPoint]
+"""A way to the target from a density that can be drawn from: its point at inverse temperature β."""
+
+
+def from_prior(density: Density) -> Path:
+    """From the prior to the target; likelihood and softest target first, then up the ladder."""
+    rungs = density.num_rungs
+    return lambda beta: PathPoint(jnp.minimum(rungs * beta, 1.0), beta)
+
+
+class Cloud(NamedTuple):
     """The particles between two temperatures, and what is known so far."""
 
     step: jax.Array
@@ -145,64 +155,39 @@ def _islands(
     )
 
 
-def _run(settings: SMC, rng_key: jax.Array, density: Density, betas: Any, tuning: Tuning) -> _Cloud:
+def _run(settings: SMC, rng_key: jax.Array, density: Density, betas: Any, tuning: Tuning) -> Cloud:
     start_key, move_key = jax.random.split(rng_key)
-    kernel: Any = settings.kernel
-    cloud = _start(settings, start_key, density, kernel)
+    keys = jax.random.split(start_key, settings.num_particles)
+    positions, terms = jax.vmap(density.draw_prior)(keys)
+    is_bad = is_invalid(terms.log_weight)
+    terms = terms.without(is_bad)
+    path = from_prior(density)
+    cloud = start_cloud(settings, density, positions, terms, is_bad.sum())
+    limit = MAX_TEMPERATURES if betas is None else betas.size - 1
 
-    def is_unfinished(cloud: _Cloud) -> jax.Array:
-        limit = MAX_TEMPERATURES if betas is None else betas.size - 1
-        return (cloud.beta < 1) & (cloud.step < limit) & (cloud.log_z > -jnp.inf)
-
-    def temper(cloud: _Cloud) -> _Cloud:
-        resample_key, chain_key = jax.random.split(jax.random.fold_in(move_key, cloud.step))
-        log_ratio = cloud.terms.log_weight
+    def step(cloud: Cloud) -> Cloud:
+        key = jax.random.fold_in(move_key, cloud.step)
         if betas is None:
-            beta = next_temperature(cloud.beta, log_ratio, settings.conditional_ess)
+            target = settings.conditional_ess
+            beta = next_temperature(path, cloud.beta, cloud.terms, target, density.num_rungs)
         else:
             beta = betas[cloud.step + 1]
-        increments = (beta - cloud.beta) * log_ratio
-        log_mean = logsumexp(increments) - math.log(settings.num_particles)
-        variance = _relative_variance(settings, increments - log_mean, cloud.step)
-        chosen = settings.resampling(resample_key, increments, settings.num_chains)
-        used = tuning
-        if settings.adapt:
-            used = _adapted(density, cloud.positions, increments, cloud.step_size)
-        ancestors = (cloud.positions[chosen], jax.tree.map(lambda x: x[chosen], cloud.terms))
-        states, info, final = _move(settings, chain_key, density, ancestors, beta, used)
-        acceptance = info.acceptance.mean()
-        change = jnp.exp(2.0 * (acceptance - kernel.target_acceptance))
-        return _Cloud(
-            cloud.step + 1,
-            beta,
-            states[0],
-            states[1],
-            cloud.log_z + log_mean,
-            cloud.relative_variance + variance,
-            cloud.step_size * change,
-            cloud.evaluations + info.num_evaluations.sum(dtype=jnp.int32) + final[0],
-            cloud.gradients + info.num_gradients.sum(dtype=jnp.int32) + final[1],
-            cloud.invalid + info.num_invalid.sum(dtype=jnp.int32),
-            cloud.betas.at[cloud.step].set(beta),
-            cloud.acceptance.at[cloud.step].set(acceptance),
-        )
+        used = None if settings.adapt else tuning
+        return temper(settings, key, density, path, cloud, beta, used)
 
-    cloud = lax.while_loop(is_unfinished, temper, cloud)
+    cloud = lax.while_loop(lambda cloud: is_unfinished(cloud, limit), step, cloud)
     unfinished = jnp.where(cloud.beta < 1, -jnp.inf, cloud.log_z)
     return cloud._replace(log_z=unfinished)
 
 
-def _start(settings: SMC, rng_key: jax.Array, density: Density, kernel: Any) -> _Cloud:
-    keys = jax.random.split(rng_key, settings.num_particles)
-    positions, terms = jax.vmap(density.draw_prior)(keys)
-    is_bad = is_invalid(terms.log_weight)
-    terms = terms._replace(
-        log_likelihood=jnp.where(is_bad, -jnp.inf, terms.log_likelihood),
-        log_target=jnp.where(is_bad, 0.0, terms.log_target),
-    )
+def start_cloud(
+    settings: SMC, density: Density, positions: jax.Array, terms: Terms, num_invalid: jax.Array
+) -> Cloud:
+    """The cloud at β = 0, of draws from the start of the path that cost one evaluation each."""
+    kernel: Any = settings.kernel
     zero = jnp.zeros((), positions.dtype)
     trace = jnp.full(MAX_TEMPERATURES, jnp.nan, positions.dtype)
-    return _Cloud(
+    return Cloud(
         jnp.int32(0),
         zero,
         positions,
@@ -212,23 +197,82 @@ def _start(settings: SMC, rng_key: jax.Array, density: Density, kernel: Any) -> 
         jnp.asarray(kernel.natural_step(density.layout.num_continuous), positions.dtype),
         jnp.int32(settings.num_particles),
         jnp.int32(0),
-        is_bad.sum().astype(jnp.int32),
+        num_invalid.astype(jnp.int32),
         trace,
         trace,
     )
 
 
-def next_temperature(beta: jax.Array, log_ratio: jax.Array, target: float) -> jax.Array:
+def is_unfinished(cloud: Cloud, limit: int = MAX_TEMPERATURES) -> jax.Array:
+    """Whether there is a way to go, steps to go it, and a particle alive."""
+    return (cloud.beta < 1) & (cloud.step < limit) & (cloud.log_z > -jnp.inf)
+
+
+def temper(
+    settings: SMC,
+    rng_key: jax.Array,
+    density: Density,
+    path: Path,
+    cloud: Cloud,
+    beta: jax.Array,
+    tuning: Tuning | None = None,
+) -> Cloud:
+    """The cloud at the next inverse temperature: weigh, resample, move.
+
+    Without `tuning` the kernel is adapted to the particles.
+    """
+    kernel: Any = settings.kernel
+    resample_key, chain_key = jax.random.split(rng_key)
+    increments = log_increments(path, cloud.beta, beta, cloud.terms)
+    log_mean = logsumexp(increments) - math.log(settings.num_particles)
+    variance = _relative_variance(settings, increments - log_mean, cloud.step)
+    chosen = settings.resampling(resample_key, increments, settings.num_chains)
+    if tuning is None:
+        tuning = _adapted(density, cloud.positions, increments, cloud.step_size)
+    ancestors = (cloud.positions[chosen], jax.tree.map(lambda x: x[chosen], cloud.terms))
+    point = path(beta)
+    states, info, final = _move(settings, chain_key, density, ancestors, point, tuning)
+    acceptance = info.acceptance.mean()
+    change = jnp.exp(2.0 * (acceptance - kernel.target_acceptance))
+    return Cloud(
+        cloud.step + 1,
+        beta,
+        states[0],
+        states[1],
+        cloud.log_z + log_mean,
+        cloud.relative_variance + variance,
+        cloud.step_size * change,
+        cloud.evaluations + info.num_evaluations.sum(dtype=jnp.int32) + final[0],
+        cloud.gradients + info.num_gradients.sum(dtype=jnp.int32) + final[1],
+        cloud.invalid + info.num_invalid.sum(dtype=jnp.int32),
+        cloud.betas.at[cloud.step].set(beta),
+        cloud.acceptance.at[cloud.step].set(acceptance),
+    )
+
+
+def log_increments(path: Path, beta: jax.Array, after: jax.Array, terms: Terms) -> jax.Array:
+    """log of the weights that particles get when the inverse temperature changes."""
+    before = path(beta).log_density(terms)
+    is_alive = before > -jnp.inf
+    return jnp.where(
+        is_alive, path(after).log_density(terms) - jnp.where(is_alive, before, 0), -jnp.inf
+    )
+
+
+def next_temperature(
+    path: Path, beta: jax.Array, terms: Terms, target: float, num_rungs: int = 1
+) -> jax.Array:
     """The inverse temperature at which the conditional ESS falls to `target`, by bisection.
 
-    Particles at which the target is 0 are lost at any temperature and do not count.
+    Particles that are lost however small the step is (the target is 0 there) do not count.
     """
-    alive = jnp.sum(log_ratio > -jnp.inf)
+    whole = 1 - beta
+    alive = jnp.sum(log_increments(path, beta, beta + 1e-9 * whole, terms) > -jnp.inf)
 
     def share(step: jax.Array) -> jax.Array:
-        log_weights = step * log_ratio
+        log_weights = log_increments(path, beta, beta + step, terms)
         log_ess = 2 * logsumexp(log_weights) - logsumexp(2 * log_weights)
-        return jnp.exp(log_ess) / alive
+        return jnp.where(log_weights.max() > -jnp.inf, jnp.exp(log_ess) / alive, 0.0)
 
     def halve(_: int, ends: tuple) -> tuple:
         low, high = ends
@@ -236,11 +280,13 @@ def next_temperature(beta: jax.Array, log_ratio: jax.Array, target: float) -> ja
         is_fine = share(jnp.exp(middle)) > target
         return jnp.where(is_fine, middle, low), jnp.where(is_fine, high, middle)
 
-    whole = 1 - beta
     # On the log scale, because the first steps from a vague prior are tiny.
     low, _ = lax.fori_loop(0, 40, halve, (jnp.log(whole) - 30.0, jnp.log(whole)))
     step = jnp.where(share(whole) > target, whole, jnp.exp(low))
-    return jnp.where(step == whole, 1.0, beta + step)
+    after = jnp.where(step == whole, 1.0, beta + step)
+    # Beyond a rung whole regions may be lost at once: bisection must not creep up to it.
+    rung = jnp.round(after * num_rungs) / num_rungs
+    return jnp.where((rung > beta) & (jnp.abs(rung - after) < 1e-3 / num_rungs), rung, after)
 
 
 def _relative_variance(settings: SMC, log_normalised: jax.Array, step: jax.Array) -> jax.Array:
@@ -256,14 +302,23 @@ def _relative_variance(settings: SMC, log_normalised: jax.Array, step: jax.Array
 def _adapted(
     density: Density, positions: jax.Array, log_weights: jax.Array, step_size: jax.Array
 ) -> Tuning:
-    """Covariance of the weighted particles, shrunk a little towards its diagonal."""
+    """Mean and covariance of the weighted particles; variances if they are few for a covariance."""
     continuous = positions[:, : density.layout.num_continuous]
     weights = jax.nn.softmax(log_weights)
     center = weights @ continuous
     deviations = continuous - center[None]
+    if continuous.shape[0] < 4 * continuous.shape[1]:
+        variances = jnp.maximum(weights @ deviations**2, 1e-12 * (1 + center**2))
+        return Tuning(step_size, jnp.sqrt(variances), center)
     covariance = (weights[:, None] * deviations).T @ deviations
-    effective = 1 / jnp.sum(weights**2)
-    dimension = max(continuous.shape[1], 1)
+    return shrunk(step_size, center, covariance, 1 / jnp.sum(weights**2))
+
+
+def shrunk(
+    step_size: jax.Array, center: jax.Array, covariance: jax.Array, effective: jax.Array
+) -> Tuning:
+    """Tuning by a covariance from so many effective particles, shrunk towards its diagonal."""
+    dimension = max(center.size, 1)
     shrinkage = jnp.clip(dimension / effective, 0.01, 1.0)
     variances = jnp.maximum(jnp.diag(covariance), 1e-12 * (1 + center**2))
     covariance = (1 - shrinkage) * covariance + shrinkage * jnp.diag(variances)
@@ -277,12 +332,11 @@ def _move(
     rng_key: jax.Array,
     density: Density,
     ancestors: tuple,
-    beta: jax.Array,
+    point: PathPoint,
     tuning: Tuning,
 ) -> tuple:
-    """Markov chains from the ancestors at a temperature; their states, costs and start costs."""
+    """Markov chains from the ancestors at one point; their states, costs and start costs."""
     kernel: Any = settings.kernel
-    point = PathPoint(beta, beta)
 
     def chain(key: jax.Array, position: jax.Array, terms: Terms) -> tuple:
         start, start_cost = kernel.init(density, position, terms, point)

@@ -1,0 +1,74 @@
+"""Runs of a method over many seeds, in this process or in several."""
+
+import contextlib
+import functools
+import multiprocessing
+import time
+from concurrent.futures import ProcessPoolExecutor
+
+import jax
+import numpy as np
+from known import known
+
+import estimand as ep
+
+LEVELS = (0.5, 0.8, 0.95, 0.99)
+
+
+def cost(result):
+    """Evaluations, a gradient counting as three."""
+    return result.num_evaluations + 3 * result.num_gradients
+
+
+def run(name, seed, method=None):
+    """One run of a method (the default one if None) as plain numbers; lists are by output."""
+    problem = known(name)
+    started = time.perf_counter()
+    result = ep.estimate_expectation(problem.expectation, method, rng_key=seed, throw=False)
+    taken = time.perf_counter() - started
+    values = _flat(result.value)
+    covered = {}
+    for level in LEVELS:
+        low, high = map(_flat, result.interval(level))
+        covered[level] = ((low <= problem.values) & (problem.values <= high)).tolist()
+    return {
+        "seed": seed,
+        "error": ((values - problem.values) / problem.scales).tolist(),
+        "standard_error": (_flat(result.standard_error) / problem.scales).tolist(),
+        "status": [status.name for status in result.statuses],
+        "covered": covered,
+        "cost": cost(result),
+        "seconds": taken,
+        "run_seconds": result.run_seconds,
+    }
+
+
+def _flat(tree):
+    return np.concatenate([np.ravel(leaf) for leaf in jax.tree.leaves(tree)])
+
+
+@contextlib.contextmanager
+def workers(count):
+    """Gives over_seeds(name, num_seeds, method=None) -> list of runs, on so many processes."""
+    if count == 1:
+        yield functools.partial(_over_seeds, map)
+        return
+    spawn = multiprocessing.get_context("spawn")
+    with ProcessPoolExecutor(count, mp_context=spawn) as executor:
+        yield functools.partial(_over_seeds, executor.map)
+
+
+def _over_seeds(mapping, name, num_seeds, method=None):
+    return list(mapping(functools.partial(run, name, method=method), range(num_seeds)))
+
+
+def summary(runs, output=0):
+    """Medians over runs, and the share of them with status ok, for one output."""
+    errors = np.array([item["error"][output] for item in runs])
+    return {
+        "runs": len(runs),
+        "ok": sum(item["status"][output] == "ok" for item in runs),
+        "median_rse": float(np.median(errors**2)),
+        "median_cost": float(np.median([item["cost"] for item in runs])),
+        "median_seconds": float(np.median([item["seconds"] for item in runs])),
+    }

@@ -1,0 +1,178 @@
+"""Where the latent sites are in a flat position, and how coordinates become values.
+
+Plain coordinates are NumPyro's unconstrained ones. Standardised coordinates are (x − location) /
+scale where a prior has these: the "non-centred" parametrisation.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import math
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import numpyro.distributions as dist
+from numpyro import handlers
+from numpyro.distributions import biject_to, constraints
+from numpyro.distributions.transforms import (
+    AffineTransform,
+    ComposeTransform,
+    ExpTransform,
+    LowerCholeskyAffine,
+)
+
+from estimand.program import (
+    Data,
+    Expectation,
+    ExpectationProgram,
+    Latent,
+    Output,
+    ProgramError,
+    drawing_from_prior,
+)
+
+
+@dataclasses.dataclass(frozen=True)
+class Coordinates:
+    """The place of a latent site in the flat position."""
+
+    latent: Latent
+    start: int
+    shape: tuple[int, ...]
+    is_transformed: bool
+
+    @property
+    def stop(self) -> int:
+        return self.start + math.prod(self.shape)
+
+    def take(self, position: jax.Array) -> jax.Array:
+        return position[self.start : self.stop].reshape(self.shape)
+
+
+@dataclasses.dataclass(frozen=True)
+class Layout:
+    """All that is compiled in: the program and the places of its sites."""
+
+    program: ExpectationProgram
+    data: Data
+    path: tuple[Any, ...]
+    output: Output | None
+    sites: tuple[Coordinates, ...]
+    is_standardised: bool = False
+
+    @property
+    def dimension(self) -> int:
+        return self.sites[-1].stop if self.sites else 0
+
+    @functools.cached_property
+    def num_continuous(self) -> int:
+        return sum(math.prod(site.shape) for site in self.sites if not site.latent.is_discrete)
+
+    @property
+    def discrete_sites(self) -> tuple[str, ...]:
+        return tuple(site.latent.name for site in self.sites if site.latent.is_discrete)
+
+    @property
+    def is_transformed(self) -> np.ndarray:
+        """For every coordinate whether it is another one than the model's own."""
+        sizes = [math.prod(site.shape) for site in self.sites]
+        return np.repeat([site.is_transformed for site in self.sites], sizes)
+
+    @property
+    def improper_sites(self) -> tuple[str, ...]:
+        return tuple(site.latent.name for site in self.sites if not site.latent.is_proper)
+
+
+_LOCATION_SCALE = (
+    dist.Normal,
+    dist.Cauchy,
+    dist.StudentT,
+    dist.Laplace,
+    dist.Logistic,
+    dist.Gumbel,
+)
+
+
+def plain_transform(fn: Any) -> Any:
+    """The map from unconstrained coordinates to the support of a distribution."""
+    return biject_to(fn.support)
+
+
+def standardising(fn: Any) -> Any:
+    """The map from a standard law to a location-scale one; None for all others."""
+    base = fn
+    while isinstance(base, dist.ExpandedDistribution | dist.Independent):
+        base = base.base_dist
+    shape = fn.shape()
+    if isinstance(base, _LOCATION_SCALE):
+        return AffineTransform(*(jnp.broadcast_to(x, shape) for x in (base.loc, base.scale)))
+    if isinstance(base, dist.LogNormal):
+        ends = (jnp.broadcast_to(x, shape) for x in (base.loc, base.scale))
+        return ComposeTransform([AffineTransform(*ends), ExpTransform()])
+    if isinstance(base, dist.MultivariateNormal):
+        factor = jnp.broadcast_to(base.scale_tril, (*shape, shape[-1]))
+        return LowerCholeskyAffine(jnp.broadcast_to(base.loc, shape), factor)
+    return None
+
+
+def unconstrained_value(latent: Latent, site: dict, transform: Callable) -> jax.Array:
+    """The coordinates of a traced site's value, by the transform of its distribution."""
+    if latent.is_discrete:
+        return jnp.asarray(site["value"])
+    value = transform(site["fn"]).inv(site["value"])
+    # A draw that was rounded onto the edge of its support has infinite coordinates.
+    limit = float(np.log(jnp.finfo(value.dtype).max))
+    return jnp.nan_to_num(value, nan=jnp.nan, posinf=limit, neginf=-limit)
+
+
+def _is_real(support: Any) -> bool:
+    base = getattr(support, "base_constraint", support)
+    return base is constraints.real or support.is_discrete
+
+
+def without_mask(fn: Any) -> Any:
+    """The distribution of a latent site without mask.
+
+    A mask removes a latent element's factor and so leaves no proper density for it. Such elements
+    keep their own prior, which integrates to one and leaves every expectation as it is.
+    """
+    if isinstance(fn, dist.MaskedDistribution):
+        return without_mask(fn.base_dist)
+    if isinstance(fn, dist.ExpandedDistribution):
+        return without_mask(fn.base_dist).expand(fn.batch_shape)
+    if isinstance(fn, dist.Independent):
+        return without_mask(fn.base_dist).to_event(fn.reinterpreted_batch_ndims)
+    return fn
+
+
+def coordinates_of(expectation: Expectation) -> tuple[Coordinates, ...]:
+    """Places of the sites in the flat position, continuous ones first."""
+    shapes: dict[str, tuple[int, ...]] = {}
+    transformed: dict[str, bool] = {}
+
+    def draw(rng_key: jax.Array) -> None:
+        with handlers.trace() as sites, drawing_from_prior(rng_key):
+            expectation.run()
+        for latent in expectation.latents:
+            try:
+                value = unconstrained_value(latent, sites[latent.name], plain_transform)
+                shapes[latent.name] = value.shape
+                transformed[latent.name] = not _is_real(sites[latent.name]["fn"].support)
+            # NumPyro raises this where it registers no bijection for a support.
+            except NotImplementedError as error:
+                raise ProgramError(
+                    f"the support of site {latent.name!r} of program {expectation.name!r} has no "
+                    "unconstrained coordinates in NumPyro: reparametrise the site."
+                ) from error
+
+    jax.eval_shape(draw, jax.random.key(0))
+    places, start = [], 0
+    for latent in sorted(expectation.latents, key=lambda latent: latent.is_discrete):
+        name = latent.name
+        places.append(Coordinates(latent, start, shapes[name], transformed[name]))
+        start = places[-1].stop
+    return tuple(places)

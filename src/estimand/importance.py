@@ -1,0 +1,193 @@
+"""Importance draws that serve every part and every output, and what they say.
+
+Weights of a part against the proposal, means over independent quasi-random replicates with control
+variates, and from these the figures of an output.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import NamedTuple
+
+import jax.numpy as jnp
+import numpy as np
+
+from estimand.evidence import Status, effective_sample_size, log_mean
+from estimand.methods import LOG_MAX, Figures, rule_of_three
+
+# Where the parts cancel, the error is relative to this share of E|f|.
+CANCELLATION_FLOOR = 0.01
+
+
+class Part(NamedTuple):
+    """γ2 (sign 0), or γ1⁺ / γ1⁻ of one output."""
+
+    sign: int
+    output: int
+
+    @property
+    def name(self) -> str:
+        return {0: "gamma2", 1: "gamma1_plus", -1: "gamma1_minus"}[self.sign]
+
+
+GAMMA2 = Part(0, 0)
+
+
+# Positions, log prior, log likelihood, signs and log-magnitudes of the outputs.
+Found = tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray, np.ndarray]
+
+
+class Draws(NamedTuple):
+    """Evaluated positions, each serving every part and every output.
+
+    `replicate` numbers the independent quasi-random replicate that a draw belongs to. `controls`
+    have mean 0 under the proposal: the components' shares in it less their weights.
+    """
+
+    positions: np.ndarray
+    log_prior: np.ndarray
+    log_likelihood: np.ndarray
+    signs: np.ndarray
+    log_sizes: np.ndarray
+    log_proposal: np.ndarray
+    replicate: np.ndarray
+    controls: np.ndarray
+
+    @staticmethod
+    def join(draws: list[Draws]) -> Draws:
+        return Draws(*(np.concatenate(pieces) for pieces in zip(*draws, strict=True)))
+
+    def log_weights(self, part: Part) -> np.ndarray:
+        """log of a part's density over the proposal's; −inf where it is no number."""
+        with np.errstate(invalid="ignore"):
+            value = self.log_likelihood + self.log_prior - self.log_proposal
+            if part.sign:
+                is_there = part.sign * self.signs[:, part.output] > 0
+                value = value + np.where(is_there, self.log_sizes[:, part.output], -np.inf)
+        return np.where(value < np.inf, value, -np.inf)
+
+    def nan_mass(self) -> float:
+        """Prior mass of the places at which the density or an output is no number."""
+        is_bad = ~(self.log_likelihood < np.inf)
+        is_bad |= (self.log_likelihood > -np.inf) & ~(self.log_sizes < np.inf).all(axis=1)
+        ratio = self.log_prior - self.log_proposal
+        # A draw whose prior density is no number either is far outside.
+        return math.exp(log_mean(np.where(is_bad & np.isfinite(ratio), ratio, -np.inf)))
+
+
+def part_ess(draws: Draws, part: Part) -> float:
+    """Effective sample size of a part's weights."""
+    return effective_sample_size(draws.log_weights(part))
+
+
+def pooled(pilots: list[Draws], part: Part) -> tuple[np.ndarray, np.ndarray]:
+    """The points of all pilots with weights of one part, each pilot counting by its ESS."""
+    log_weights = [pilot.log_weights(part) for pilot in pilots]
+    sizes = [effective_sample_size(weights) for weights in log_weights]
+    scaled = [
+        weights - log_mean(weights) + math.log(size)
+        for weights, size in zip(log_weights, sizes, strict=True)
+        if size > 0
+    ]
+    points = [pilot.positions for pilot, size in zip(pilots, sizes, strict=True) if size > 0]
+    return np.concatenate(points), np.concatenate(scaled)
+
+
+def relative_weights(log_weights: np.ndarray) -> np.ndarray:
+    """Weights divided by their mean."""
+    mean = log_mean(log_weights)
+    return np.exp(log_weights - mean) if mean > -np.inf else np.zeros(log_weights.size)
+
+
+class Means(NamedTuple):
+    """Means over replicates, with what the controls explain taken out of them."""
+
+    replicate: np.ndarray
+    counts: np.ndarray
+    controls: np.ndarray
+    deviations: np.ndarray
+    inverse: np.ndarray
+
+    @classmethod
+    def of(cls, draws: Draws) -> Means:
+        counts = np.bincount(draws.replicate)
+        means = [
+            np.bincount(draws.replicate, weights=column) / counts for column in draws.controls.T
+        ]
+        controls = np.stack(means, axis=1) if means else np.zeros((counts.size, 0))
+        deviations = draws.controls - draws.controls.mean(axis=0, dtype=float)
+        gram = deviations.T @ deviations
+        return cls(draws.replicate, counts, controls, deviations, np.linalg.pinv(gram, 1e-8, True))
+
+    def __call__(self, values: np.ndarray) -> np.ndarray:
+        plain = np.bincount(self.replicate, weights=values) / self.counts
+        return plain - self.controls @ (self.inverse @ (self.deviations.T @ values))
+
+
+def part_variance(draws: Draws, part: Part) -> float:
+    """Relative variance of a part's Z, from the replicates and from rounding."""
+    log_weights = draws.log_weights(part)
+    means = Means.of(draws)(relative_weights(log_weights))
+    if not means.any():
+        return math.inf
+    return float(means.var(ddof=1) / means.size) + _rounding(draws, log_weights) ** 2
+
+
+def controlled_log_mean(draws: Draws, part: Part) -> float:
+    """log Z of a part: the mean weight with what the controls explain taken out of it."""
+    log_weights = draws.log_weights(part)
+    mean = float(Means.of(draws)(relative_weights(log_weights)).mean())
+    return log_mean(log_weights) + math.log(mean) if mean > 0 else -math.inf
+
+
+def _rounding(draws: Draws, log_weights: np.ndarray) -> float:
+    """Relative error of a mean weight by rounding: the resolution of the logarithms in it."""
+    sizes = abs(draws.log_prior) + abs(draws.log_likelihood) + abs(draws.log_proposal)
+    weights = np.where(np.isfinite(sizes), relative_weights(log_weights), 0.0)
+    resolution = float(jnp.finfo(jnp.result_type(float)).eps)
+    return resolution * float(np.mean(weights * np.where(weights > 0, sizes, 0.0)))
+
+
+def output_figures(draws: Draws, output: int) -> Figures:
+    """Ratio of pooled means for one output, with the error between replicates."""
+    parts = [GAMMA2, Part(1, output), Part(-1, output)]
+    log_weights = [draws.log_weights(part) for part in parts]
+    log_z = [log_mean(weights) for weights in log_weights]
+    if log_z[0] == -math.inf or max(log_z[1:]) == -math.inf:
+        bound = rule_of_three(effective_sample_size(log_weights[0]))
+        return Figures(0.0, math.inf, Status.no_mass_found, 0.0, upper_bound=bound)
+    # Relative to the larger part, so that no scale of f under- or overflows.
+    log_scale = max(log_z[1:])
+    means = Means.of(draws)
+    z2 = means(np.exp(log_weights[0] - log_z[0]))
+    plus, minus = (means(np.exp(weights - log_scale)) for weights in log_weights[1:])
+    relative = (plus.mean() - minus.mean()) / z2.mean()
+    residuals = plus - minus - relative * z2
+    error = float(residuals.std(ddof=1) / math.sqrt(residuals.size))
+    rounding = _rounding(draws, log_weights[0]) * (plus.mean() + minus.mean())
+    scale = math.exp(min(log_scale - log_z[0], LOG_MAX))
+    sizes = [effective_sample_size(weights) for weights in log_weights]
+    present = [size for size, part in zip(sizes[1:], log_z[1:], strict=True) if part > -math.inf]
+    return Figures(
+        value=float(relative * scale),
+        standard_error=float(math.hypot(error, rounding) * scale),
+        status=Status.ok,
+        ess_z1=min(present),
+        is_log_scale=len(present) == 1,
+        degrees=float(residuals.size - 1),
+        magnitude=float((plus.mean() + minus.mean()) * scale),
+        log_z1_plus=log_z[1],
+        log_z1_minus=log_z[2],
+        ess_z1_plus=sizes[1],
+        ess_z1_minus=sizes[2],
+    )
+
+
+def error_scale(figures: Figures) -> float:
+    """What an error is relative to: the value, or a share of E|f| where the parts cancel."""
+    return max(abs(figures.value), CANCELLATION_FLOOR * figures.magnitude) or math.inf
+
+
+def is_reached(figures: Figures, goal: float) -> bool:
+    """Whether the error is small relative to its scale."""
+    return figures.standard_error <= goal * error_scale(figures)
