@@ -1,10 +1,11 @@
 """The main job: two expectations, by the default method, the paper's, and averaged NUTS draws.
 
 The first is the paper's figure 1; all get it right. The second is a tail probability, for which
-there are no posterior draws to average.
+there are no posterior draws to average. Ends by writing a report of it.
 """
 
 import math
+from pathlib import Path
 
 import numpy as np
 import numpyro
@@ -34,6 +35,8 @@ def tail(y):
 DATA = np.linspace(-1.5, 1.5, 20)  # mean 0: the posterior of x is N(0, 1/21)
 TAIL_TRUTH = 0.5 * math.erfc(math.sqrt(21 / 2))
 
+REPORT = Path(__file__).parents[1] / "build" / "demo-report.html"
+
 METHODS = {
     "default": None,
     "paper: TABI + AnIS": ep.TABI(ep.AnIS(num_samples=1000, num_temperatures=100)),
@@ -49,9 +52,12 @@ def main() -> None:
     table = Table(title="Expectation programming against averaging posterior draws")
     for column in ("quantity", "method", "estimate", "95 % interval", "status", "evaluations", "s"):
         table.add_column(column, justify="left" if column in ("quantity", "method") else "right")
+    results = {}
     for name, expectation, truth in cases:
         for method_name, method in METHODS.items():
-            result = ep.estimate_expectation(expectation, method, throw=False)
+            result = results[expectation.name, method_name] = ep.estimate_expectation(
+                expectation, method, throw=False
+            )
             low, high = result.interval()
             is_empty = result.status is ep.Status.no_mass_found
             number = f"{result.value:.5g} ± {result.standard_error:.1g}"
@@ -66,6 +72,9 @@ def main() -> None:
             )
         table.add_row(escape(name), "truth", f"{truth:.5g}", end_section=True)
     Console(width=124).print(table)
+    REPORT.parent.mkdir(exist_ok=True)
+    results["tail", "default"].to_html(REPORT)
+    print(f"A report of P(x > 1) by the default method: {REPORT}")
 
 
 if __name__ == "__main__":

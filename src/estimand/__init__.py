@@ -5,9 +5,17 @@ from estimand.annealed import AnIS
 from estimand.auto import Auto
 from estimand.bridge import BridgeSampling
 from estimand.density import Density
-from estimand.estimate import Estimate, EstimationError, estimate_expectation, log_evidence
+from estimand.estimate import (
+    Estimate,
+    EstimationError,
+    estimate_expectation,
+    load,
+    log_evidence,
+)
 from estimand.evidence import Evidence, ImportanceSampling, Status
+from estimand.io import RecordError
 from estimand.kernels import HMC, MALA, NUTS, IndependentT, RandomWalk
+from estimand.merge import MergeError
 from estimand.methods import SKIP, TABI, SelfNormalised
 from estimand.posterior import PosteriorMCMC
 from estimand.posterior_bridge import PosteriorBridge
@@ -37,10 +45,12 @@ __all__ = [
     "ExpectationProgram",
     "ImportanceSampling",
     "IndependentT",
+    "MergeError",
     "PosteriorBridge",
     "PosteriorMCMC",
     "ProgramError",
     "RandomWalk",
+    "RecordError",
     "SelfNormalised",
     "Status",
     "estimate_expectation",
@@ -49,5 +59,6 @@ __all__ = [
     "expectation",
     "geometric",
     "linear",
+    "load",
     "log_evidence",
 ]

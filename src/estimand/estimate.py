@@ -3,109 +3,44 @@
 from __future__ import annotations
 
 import dataclasses
-import math
-import statistics
+import functools
+import json
+import os
 import time
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from estimand import progress
+from estimand import io, progress
 from estimand.auto import Auto
 from estimand.compilation import CompilationClock
 from estimand.density import Density
+from estimand.diagnostics import Diagnosis, diagnose
 from estimand.evidence import Estimator, Evidence, Status
-from estimand.methods import CONFIDENCE, Figures, Method, Run, worst
-from estimand.program import Expectation, ExpectationProgram, Output, bind
+from estimand.merge import merge
+from estimand.methods import Method
+from estimand.origin import origin_of
+from estimand.program import PARTS, Expectation, ExpectationProgram, bind
+from estimand.record import Record, resample
+from estimand.summary import Summary, summarise
+
+if TYPE_CHECKING:
+    from xarray import DataTree
+
+# The names under which the draws of a density can be asked for.
+_DRAWN = {"posterior": "gamma2"} | {name: name for name in PARTS}
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Estimate:
+@dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
+class Estimate(Record):
     """The estimate of an expectation, with its error and how it was come by.
 
     `value` and `standard_error` have the structure of the program's return value. Unpacks as the
     paper's pair ``value, diagnostics``.
     """
-
-    program: str
-    method: str
-    output: Output
-    run: Run
-    compile_seconds: float
-    run_seconds: float
-
-    def _structured(self, get: Callable[[Figures], Any]) -> Any:
-        return self.output.unflatten(np.asarray([get(figures) for figures in self.run.figures]))
-
-    @property
-    def value(self) -> Any:
-        return self._structured(lambda figures: figures.value)
-
-    @property
-    def standard_error(self) -> Any:
-        return self._structured(lambda figures: figures.standard_error)
-
-    def interval(self, level: float = CONFIDENCE) -> tuple[Any, Any]:
-        """Confidence interval; on the log scale where f has one sign and the method is TABI."""
-        if not 0 < level < 1:
-            raise ValueError(f"interval: level must be between 0 and 1; it is {level}.")
-        bounds = [
-            _interval(figures, is_indicator, level)
-            for figures, is_indicator in zip(self.run.figures, self._indicators(), strict=True)
-        ]
-        low, high = np.asarray(bounds, float).T
-        return self.output.unflatten(low), self.output.unflatten(high)
-
-    def _indicators(self) -> Iterator[bool]:
-        for shape, flag in zip(self.output.shapes, self.output.is_indicator, strict=True):
-            yield from [flag] * math.prod(shape)
-
-    @property
-    def status(self) -> Status:
-        """The worst status of any output; `statuses` has one for each."""
-        return worst(list(self.statuses))
-
-    @property
-    def statuses(self) -> tuple[Status, ...]:
-        return tuple(figures.status for figures in self.run.figures)
-
-    @property
-    def log_z(self) -> dict[str, Any]:
-        """log Z1_plus and Z1_minus of every output, and log Z2; NaN where not estimated."""
-        return {
-            "Z1_plus": self._structured(lambda figures: figures.log_z1_plus),
-            "Z1_minus": self._structured(lambda figures: figures.log_z1_minus),
-            "Z2": self.run.log_z2,
-        }
-
-    @property
-    def ess(self) -> dict[str, Any]:
-        """Effective sample sizes as the paper's section 5 defines them for the method."""
-        return {
-            "Z1": self._structured(lambda figures: figures.ess_z1),
-            "Z1_plus": self._structured(lambda figures: figures.ess_z1_plus),
-            "Z1_minus": self._structured(lambda figures: figures.ess_z1_minus),
-            "Z2": self.run.ess_z2,
-            "min": self._structured(lambda figures: min(figures.ess_z1, self.run.ess_z2)),
-        }
-
-    @property
-    def num_evaluations(self) -> int:
-        """Densities evaluated without gradient."""
-        return self.run.num_evaluations
-
-    @property
-    def num_gradients(self) -> int:
-        """Densities evaluated with gradient."""
-        return self.run.num_gradients
-
-    @property
-    def evidence(self) -> tuple[tuple[str, Evidence], ...]:
-        """Every normalising constant that was estimated, by the name of its density."""
-        return self.run.evidence
 
     @property
     def diagnostics(self) -> dict[str, Any]:
@@ -127,12 +62,9 @@ class Estimate:
         return iter((self.value, self.diagnostics))
 
     def __str__(self) -> str:
-        lows, highs = (
-            np.concatenate([np.ravel(x) for x in jax.tree.leaves(end)]) for end in self.interval()
-        )
         lines = [f"E[{self.program}] by {self.method}"]
-        for label, figures, low, high in zip(
-            self.output.labels, self.run.figures, lows, highs, strict=True
+        for label, figures, (low, high) in zip(
+            self.output.labels, self.run.figures, self.bounds(), strict=True
         ):
             name = f"{label:>12}  " if label else "  "
             number = f"{figures.value:.6g} ± {figures.standard_error:.2g}"
@@ -147,25 +79,126 @@ class Estimate:
         lines.append(f"  {self.status.value}")
         return "\n".join(lines)
 
+    def _repr_html_(self) -> str:
+        return self.summary()._repr_html_()
 
-def _interval(figures: Figures, is_indicator: bool, level: float) -> tuple[float, float]:
-    if not math.isfinite(figures.standard_error):
-        return (0.0, min(figures.upper_bound, 1.0)) if is_indicator else (-math.inf, math.inf)
-    reach = _quantile(0.5 + level / 2, figures.degrees) * figures.standard_error
-    if figures.is_log_scale and figures.value != 0:
-        factor = math.exp(min(reach / abs(figures.value), 700.0))
-        ends = (figures.value / factor, figures.value * factor)
-        return min(ends), max(ends)
-    return figures.value - reach, figures.value + reach
+    @functools.cached_property
+    def diagnoses(self) -> tuple[Diagnosis, ...]:
+        """For every output what speaks for and against its estimate, and a verdict."""
+        return diagnose(self)
+
+    def summary(self) -> Summary:
+        """Tables of the estimate, its parts and its diagnostics, to print or to show.
+
+        ``print(result.summary())`` is in colour in a terminal where rich is installed.
+        """
+        return summarise(self, self.diagnoses)
+
+    def to_html(self, path: str | os.PathLike | None = None) -> str:
+        """A report as one self-contained page, also written to `path` if one is given.
+
+        The number and its interval first, then the verdict, plots, tables, settings, versions and
+        the program's source. Needs matplotlib: ``pip install 'estimand[plots]'``.
+        """
+        from estimand.report import to_html
+
+        page = to_html(self, self.diagnoses)
+        if path is not None:
+            io.write_atomically(path, page.encode())
+        return page
+
+    def save(self, path: str | os.PathLike) -> None:
+        """Saves the record as one file, which `load` reads without the program.
+
+        The file is written as a whole or not at all. It keeps at most 5,000 weighted draws of
+        each density; all else is kept in full.
+        """
+        io.save(self, path)
+
+    def merge(self, *others: Estimate) -> Estimate:
+        """One estimate from this and other runs of the same program, data and method.
+
+        The runs must have different random keys. Every Z is the mean over the runs, weighted by
+        their cost, so that it is unbiased where theirs are; the order does not matter.
+
+        Raises:
+            MergeError: if the records are of different programs, data or methods, or of one run.
+        """
+        for other in others:
+            if not isinstance(other, Estimate):
+                raise TypeError(f"merge: expected estimates, got {other!r}.")
+        return Estimate(**merge([self, *others])) if others else self
+
+    def to_dict(self) -> dict[str, Any]:
+        """All figures and settings as plain data; NaN and infinities are strings, as in JSON."""
+        return io.to_dict(self)
+
+    def to_json(self) -> str:
+        """`to_dict` as JSON; ``float`` reads the strings "NaN", "Infinity" and "-Infinity"."""
+        return json.dumps(self.to_dict(), indent=2, allow_nan=False)
+
+    def to_datatree(self, *, rng_key: int | jax.Array = 0) -> DataTree:
+        """The draws as an xarray DataTree in ArviZ's layout.
+
+        The groups ``posterior``, ``target_plus`` and ``target_minus`` (γ, γf⁺ and γf⁻; numbered by
+        output if there are several) have equally weighted draws, as ArviZ takes them to be. The
+        same names after ``weighted_`` have the draws as they were made, with ``log_weight``.
+        ``sample_stats`` has the return value at the posterior's draws.
+        """
+        return io.to_datatree(self, _generator(rng_key))
+
+    def samples(
+        self,
+        part: str = "posterior",
+        *,
+        output: int = 0,
+        num_samples: int = 1000,
+        rng_key: int | jax.Array = 0,
+    ) -> dict[str, np.ndarray]:
+        """Equally weighted draws from one of the densities: where the expectation comes from.
+
+        They are drawn from the at most 5,000 weighted ones of the record, so that more of them
+        only repeat those.
+
+        Args:
+            part: ``"posterior"`` or ``"gamma2"`` for γ, ``"gamma1_plus"`` for γf⁺,
+                ``"gamma1_minus"`` for γf⁻.
+            output: the number of the output whose f is meant, if the program has several.
+            num_samples: draws.
+            rng_key: an int or a JAX key.
+
+        Returns:
+            Values by latent site, in the model's own coordinates, with draws along the first axis.
+        """
+        if part not in _DRAWN:
+            raise ValueError(f"samples: part must be one of {list(_DRAWN)}; it is {part!r}.")
+        if not 0 <= output < self.output.size:
+            raise ValueError(
+                f"samples: output must be from 0 to {self.output.size - 1}; it is {output}."
+            )
+        if num_samples < 1:
+            raise ValueError(f"samples: num_samples must be positive; it is {num_samples}.")
+        draws = self.draws_of(_DRAWN[part], output)
+        if draws is None:
+            raise ValueError(
+                f"samples: there are no draws of {part}: "
+                + (
+                    "its part of the target has no mass, or was skipped."
+                    if self.draws
+                    else f"{self.method} keeps none."
+                )
+            )
+        chosen = resample(draws.log_weights, num_samples, _generator(rng_key))
+        return {name: values[chosen] for name, values in draws.sites.items()}
 
 
-def _quantile(probability: float, degrees: float) -> float:
-    """Quantile of the normal law, or of Student's t where an error comes from few replicates."""
-    if math.isinf(degrees):
-        return statistics.NormalDist().inv_cdf(probability)
-    from scipy.special import stdtrit
+def load(path: str | os.PathLike) -> Estimate:
+    """Reads a record that `Estimate.save` wrote. The program is not needed.
 
-    return float(stdtrit(degrees, probability))
+    Raises:
+        RecordError: if the file is not a record, is damaged, or is of a newer format.
+    """
+    return Estimate(**io.load(path))
 
 
 class EstimationError(RuntimeError):
@@ -210,11 +243,13 @@ def estimate_expectation(
     if not hasattr(method, "run"):
         hint = f" Did you mean TABI({type(method).__name__}(...))?" * hasattr(method, "estimate")
         raise TypeError(f"expected a method such as TABI(AnIS()), got {method!r}.{hint}")
+    key = as_key(rng_key)
+    origin = origin_of(expectation, method, key)
     started = time.perf_counter()
     with progress.bar(progress_bar), CompilationClock() as clock:
         density = Density.of(expectation)
         method.check(density)
-        run = method.run(as_key(rng_key), density)
+        run = method.run(key, density)
     assert expectation.output is not None
     estimate = Estimate(
         program=expectation.name,
@@ -223,6 +258,8 @@ def estimate_expectation(
         run=run,
         compile_seconds=clock.seconds,
         run_seconds=time.perf_counter() - started - clock.seconds,
+        origin=origin,
+        density=density,
     )
     if throw and not estimate.status:
         raise EstimationError(estimate)
@@ -258,6 +295,10 @@ def log_evidence(
     density = Density.of(model)
     estimator.check(density)
     return jax.block_until_ready(estimator.estimate(as_key(rng_key), density))
+
+
+def _generator(rng_key: int | jax.Array) -> np.random.Generator:
+    return np.random.default_rng(np.asarray(jax.random.key_data(as_key(rng_key))).tolist())
 
 
 def as_key(rng_key: int | jax.Array) -> jax.Array:

@@ -1,0 +1,512 @@
+"""The command line: ``estimand run``, ``show``, ``report``, ``merge``, ``compare``, ``example``.
+
+Needs click: ``pip install 'estimand[cli]'``. Results go to stdout, progress to stderr. Exit codes:
+0 for an estimate that can be used, 1 for one that cannot be trusted, 2 for wrong usage.
+"""
+
+from __future__ import annotations
+
+import csv
+import importlib.util
+import inspect
+import json
+import math
+import sys
+import time
+import traceback
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+
+from estimand.annealed import AnIS
+from estimand.auto import Auto
+from estimand.estimate import Estimate, estimate_expectation, load
+from estimand.io import RecordError
+from estimand.merge import MergeError
+from estimand.methods import TABI, Method
+from estimand.posterior import PosteriorMCMC
+from estimand.program import Expectation, ExpectationProgram, ProgramError
+from estimand.summary import Summary, Table, estimate_text
+
+try:
+    import click
+except ImportError:
+    print("the command line needs click: pip install 'estimand[cli]'", file=sys.stderr)
+    sys.exit(2)
+
+STARTERS = Path(__file__).parent / "starters"
+NOT_TRUSTED = 1
+
+
+def _say(text: str) -> None:
+    click.echo(text, err=True)
+
+
+# --- input ---
+
+
+def load_program(spec: str) -> ExpectationProgram | Expectation:
+    """The program that ``file.py:name`` names; only that file is imported."""
+    file, _, name = spec.rpartition(":")
+    if not file or not name:
+        raise click.UsageError(
+            f"{spec!r} does not name a program: write the file and the function, as in "
+            "model.py:program."
+        )
+    path = Path(file)
+    if not path.is_file():
+        raise click.UsageError(f"there is no file {file}.")
+    module_spec = importlib.util.spec_from_file_location(path.stem, path)
+    if module_spec is None or module_spec.loader is None:
+        raise click.UsageError(f"{file} is not a Python file.")
+    module = importlib.util.module_from_spec(module_spec)
+    # The file's own imports work as in `python file.py`, but hide no installed library.
+    sys.path.append(str(path.parent.resolve()))
+    try:
+        module_spec.loader.exec_module(module)
+    except (Exception, SystemExit) as error:
+        last = traceback.format_exception_only(error)[-1].strip()
+        raise click.UsageError(f"{file} cannot be imported: {last}") from error
+    program = getattr(module, name, None)
+    known = [
+        key
+        for key, value in vars(module).items()
+        if isinstance(value, ExpectationProgram | Expectation)
+    ]
+    if program is None:
+        raise click.UsageError(f"{file} has no {name!r}; it has the programs {known}.")
+    if not isinstance(program, ExpectationProgram | Expectation):
+        raise click.UsageError(
+            f"{name!r} in {file} is no expectation program: put @ep.expectation above it, and "
+            "return the quantity of interest."
+        )
+    return program
+
+
+def read_data(path: Path) -> tuple[list[Any], dict[str, Any]]:
+    """Positional and keyword arguments from a JSON, CSV, NPZ or NPY file."""
+    readers: dict[str, Callable[[Path], Any]] = {
+        ".json": _read_json,
+        ".csv": _read_csv,
+        ".npz": _read_numpy,
+        ".npy": _read_numpy,
+    }
+    reader = readers.get(path.suffix.lower())
+    if reader is None:
+        raise click.UsageError(
+            f"data {path}: the ending must be one of {', '.join(readers)}; it is {path.suffix!r}."
+        )
+    if not path.is_file():
+        raise click.UsageError(f"data {path}: there is no such file.")
+    try:
+        value = reader(path)
+    except (ValueError, OSError) as error:
+        raise click.UsageError(f"data {path}: {error}") from error
+    return ([], value) if isinstance(value, dict) else ([value], {})
+
+
+def _read_json(path: Path) -> Any:
+    def array(value: Any) -> Any:
+        if isinstance(value, list):
+            numbers = np.asarray(value)
+            if numbers.dtype.kind not in "biuf":
+                raise ValueError("a list has entries that are no numbers, or rows of other length")
+            return numbers
+        if isinstance(value, dict):
+            return {key: array(item) for key, item in value.items()}
+        return value
+
+    value = json.loads(path.read_text())
+    if not isinstance(value, dict | list):
+        raise ValueError("expected an object of arguments by name, or one list")
+    return array(value)
+
+
+def _read_csv(path: Path) -> dict[str, np.ndarray]:
+    with path.open(newline="") as file:
+        rows = list(csv.reader(file))
+    rows = [row for row in rows if row]
+    if len(rows) < 2:
+        raise ValueError("expected a row of column names and then rows of numbers")
+    header = [name.strip() for name in rows[0]]
+    columns: dict[str, np.ndarray] = {}
+    for number, name in enumerate(header):
+        cells = []
+        for line, row in enumerate(rows[1:], start=2):
+            if len(row) != len(header):
+                raise ValueError(f"row {line} has {len(row)} cells; the header has {len(header)}")
+            try:
+                cells.append(float(row[number]))
+            except ValueError:
+                raise ValueError(
+                    f"row {line}, column {name!r}: {row[number]!r} is not a number"
+                ) from None
+        column = np.asarray(cells)
+        is_whole = np.isfinite(column).all() and (column == np.round(column)).all()
+        columns[name] = column.astype(int) if is_whole and "." not in rows[1][number] else column
+    return columns
+
+
+def _read_numpy(path: Path) -> Any:
+    if path.suffix.lower() == ".npy":
+        return np.load(path, allow_pickle=False)
+    with np.load(path, allow_pickle=False) as arrays:
+        return dict(arrays)
+
+
+def bind(spec: str, data: Path | None) -> Expectation:
+    """The program bound to its data, with everything checked that can be."""
+    program = load_program(spec)
+    if isinstance(program, Expectation):
+        if data is not None:
+            raise click.UsageError(f"{spec} has its data already; leave out --data.")
+        return program
+    positional, named = ([], {}) if data is None else read_data(data)
+    signature = inspect.signature(program.model)
+    if data is not None and data.suffix.lower() == ".csv":
+        named = _wanted_columns(signature, named)
+    try:
+        signature.bind(*positional, **named)
+    except TypeError as error:
+        given = ", ".join(named) or ("one array" if positional else "nothing")
+        raise click.UsageError(
+            f"{spec} takes the arguments {signature}, and --data gives {given}: {error}."
+        ) from error
+    return program(*positional, **named)
+
+
+def _wanted_columns(signature: inspect.Signature, columns: dict[str, Any]) -> dict[str, Any]:
+    """The columns that the program has arguments for; a table may have more."""
+    parameters = signature.parameters
+    if any(p.kind is inspect.Parameter.VAR_KEYWORD for p in parameters.values()):
+        return columns
+    unused = [name for name in columns if name not in parameters]
+    if unused and len(unused) < len(columns):
+        _say(f"columns without an argument of that name are left out: {', '.join(unused)}")
+        return {name: column for name, column in columns.items() if name in parameters}
+    return columns
+
+
+def _check_output(path: Path | None, option: str) -> None:
+    if path is not None and not path.parent.is_dir():
+        raise click.UsageError(f"{option} {path}: there is no folder {path.parent}.")
+    if path is not None and path.is_dir():
+        raise click.UsageError(f"{option} {path} is a folder.")
+
+
+def _check_plots(wanted: bool) -> None:
+    if wanted and importlib.util.find_spec("matplotlib") is None:
+        raise click.UsageError("a report needs matplotlib: pip install 'estimand[plots]'")
+
+
+def _load(path: Path) -> Estimate:
+    try:
+        return load(path)
+    except (RecordError, OSError) as error:
+        raise click.UsageError(str(error)) from error
+
+
+# --- output ---
+
+
+def _show(result: Estimate, as_json: bool) -> None:
+    click.echo(result.to_json() if as_json else str(result.summary()))
+
+
+def _exit_code(result: Estimate) -> int:
+    return 0 if result.status else NOT_TRUSTED
+
+
+def _estimate(expectation: Expectation, method: Method, seed: int) -> Estimate:
+    try:
+        return estimate_expectation(expectation, method, rng_key=seed, throw=False)
+    except ProgramError as error:
+        raise click.UsageError(str(error)) from error
+    except Exception as error:
+        # A crash must not look like an estimate that was made and is not trusted.
+        traceback.print_exc()
+        raise click.UsageError(f"the estimation failed: {error}") from error
+
+
+class _Commands(click.Group):
+    """Commands in the order in which one meets them."""
+
+    def list_commands(self, _context: click.Context) -> list[str]:
+        return ["example", "run", "show", "report", "merge", "compare"]
+
+
+@click.group(cls=_Commands, context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(package_name="estimand", prog_name="estimand")
+def main() -> None:
+    """Estimate the expectation of what a NumPyro program returns.
+
+    \b
+    Three commands to a first result:
+      estimand example tail-probability
+      estimand run tail_probability.py:program --output result.est
+      estimand report result.est
+
+    A program is a NumPyro model with @ep.expectation above it, whose return value is the quantity
+    of interest. The first command writes one to start from.
+
+    Results go to stdout and progress to stderr. Exit codes: 0, the estimate can be used; 1, it
+    cannot be trusted, and the output says why; 2, wrong usage.
+    """
+
+
+_program = click.argument("program", metavar="FILE.py:PROGRAM")
+_data = click.option(
+    "--data",
+    type=click.Path(path_type=Path, dir_okay=False),
+    help="Arguments of the program by name: a JSON object, CSV columns, or the arrays of an NPZ.",
+)
+_seed = click.option(
+    "--seed", type=click.IntRange(0), default=0, show_default=True, help="The random key."
+)
+_relative_error = click.option(
+    "--relative-error",
+    type=click.FloatRange(0, min_open=True),
+    default=0.01,
+    show_default=True,
+    help="Standard error to reach, relative to the value.",
+)
+_max_evaluations = click.option(
+    "--max-evaluations",
+    type=click.IntRange(1),
+    default=4_000_000,
+    show_default=True,
+    help="Densities that may be evaluated, a gradient counting as 3.",
+)
+_max_seconds = click.option(
+    "--max-seconds",
+    type=click.FloatRange(0, min_open=True),
+    default=math.inf,
+    show_default=True,
+    help="Time after which no further round is begun.",
+)
+_json = click.option("--json", "as_json", is_flag=True, help="Print JSON instead of tables.")
+_double = click.option("--double", is_flag=True, help="Compute in double precision.")
+_record = click.argument("record", type=click.Path(path_type=Path, dir_okay=False))
+
+
+@main.command()
+@_program
+@_data
+@_relative_error
+@_max_evaluations
+@_max_seconds
+@_seed
+@_double
+@click.option("--output", type=click.Path(path_type=Path), help="Save the record to this file.")
+@click.option("--report", type=click.Path(path_type=Path), help="Write an HTML report here.")
+@_json
+def run(
+    program: str,
+    data: Path | None,
+    relative_error: float,
+    max_evaluations: int,
+    max_seconds: float,
+    seed: int,
+    double: bool,
+    output: Path | None,
+    report: Path | None,
+    as_json: bool,
+) -> None:
+    """Estimate a program's expectation.
+
+    \b
+    Examples:
+      estimand run model.py:program
+      estimand run model.py:program --data data.csv --relative-error 0.001
+      estimand run model.py:program --seed 1 --output 1.est --report 1.html
+      estimand run model.py:program --json | jq .outputs[0].value
+    """
+    _check_output(output, "--output")
+    _check_output(report, "--report")
+    _check_plots(report is not None)
+    _use_double(double)
+    expectation = _bound(program, data)
+    _say(repr(expectation))
+    method = Auto(
+        relative_error=relative_error, max_evaluations=max_evaluations, max_seconds=max_seconds
+    )
+    started = time.perf_counter()
+    _say(f"estimating with {method!r}, seed {seed} …")
+    result = _estimate(expectation, method, seed)
+    _say(f"done in {time.perf_counter() - started:.1f} s")
+    if output is not None:
+        result.save(output)
+        _say(f"record saved: {output}")
+    if report is not None:
+        result.to_html(report)
+        _say(f"report written: {report}")
+    _show(result, as_json)
+    sys.exit(_exit_code(result))
+
+
+def _bound(program: str, data: Path | None) -> Expectation:
+    try:
+        return bind(program, data)
+    except (ProgramError, click.UsageError) as error:
+        raise click.UsageError(str(error)) from error
+    except Exception as error:
+        last = traceback.format_exception_only(error)[0].strip()
+        raise click.UsageError(f"{program} fails with its data: {last}") from error
+
+
+def _use_double(double: bool) -> None:
+    if double:
+        jax.config.update("jax_enable_x64", True)
+
+
+@main.command()
+@_record
+@_json
+def show(record: Path, as_json: bool) -> None:
+    """Show a saved record; the program is not needed."""
+    result = _load(record)
+    _show(result, as_json)
+    sys.exit(_exit_code(result))
+
+
+@main.command()
+@_record
+@click.option(
+    "--output", type=click.Path(path_type=Path), help="The page; by default RECORD with .html."
+)
+def report(record: Path, output: Path | None) -> None:
+    """Write an HTML report of a saved record: one page, nothing outside it."""
+    path = record.with_suffix(".html") if output is None else output
+    _check_output(path, "--output")
+    _check_plots(True)
+    result = _load(record)
+    result.to_html(path)
+    _say(f"report written: {path}")
+    sys.exit(_exit_code(result))
+
+
+@main.command()
+@click.argument("records", nargs=-1, required=True, type=click.Path(path_type=Path, dir_okay=False))
+@click.option("--output", required=True, type=click.Path(path_type=Path), help="The merged record.")
+@_json
+def merge(records: tuple[Path, ...], output: Path, as_json: bool) -> None:
+    """Merge records of the same program, data and method from different seeds.
+
+    \b
+    On several machines at once:
+      estimand run model.py:program --seed 1 --output 1.est
+      estimand run model.py:program --seed 2 --output 2.est
+      estimand merge 1.est 2.est --output both.est
+    """
+    _check_output(output, "--output")
+    results = [_load(path) for path in records]
+    try:
+        result = results[0].merge(*results[1:])
+    except MergeError as error:
+        raise click.UsageError(str(error)) from error
+    result.save(output)
+    _say(f"merged record saved: {output}")
+    _show(result, as_json)
+    sys.exit(_exit_code(result))
+
+
+@main.command()
+@_program
+@_data
+@_relative_error
+@_max_evaluations
+@_max_seconds
+@_seed
+@_double
+@_json
+def compare(
+    program: str,
+    data: Path | None,
+    relative_error: float,
+    max_evaluations: int,
+    max_seconds: float,
+    seed: int,
+    double: bool,
+    as_json: bool,
+) -> None:
+    """Estimate by the default method, the paper's, and averaged NUTS draws, side by side.
+
+    The exit code is that of the default method.
+    """
+    _use_double(double)
+    expectation = _bound(program, data)
+    default = Auto(
+        relative_error=relative_error, max_evaluations=max_evaluations, max_seconds=max_seconds
+    )
+    methods: dict[str, Method] = {
+        "default": default,
+        "paper: TABI + AnIS": TABI(AnIS(num_samples=1000, num_temperatures=100)),
+        "NUTS, averaged": PosteriorMCMC(),
+    }
+    rows: list[tuple[str, ...]] = []
+    results: dict[str, Estimate] = {}
+    for name, method in methods.items():
+        _say(f"{name} …")
+        try:
+            result = _estimate(expectation, method, seed)
+        except click.UsageError as error:
+            if name == "default":
+                raise
+            _say(f"{name}: {error.message}")
+            continue
+        results[name] = result
+        rows.extend(_comparison_rows(name, result))
+    if as_json:
+        content = {name: result.to_dict() for name, result in results.items()}
+        click.echo(json.dumps(content, indent=2, allow_nan=False))
+    else:
+        header = ("method", "output", "estimate", "95 % interval", "status", "cost", "seconds")
+        click.echo(str(Summary([Table(f"E[{expectation.name}]", header, tuple(rows))], [])))
+    sys.exit(_exit_code(results["default"]))
+
+
+def _comparison_rows(name: str, result: Estimate) -> list[tuple[str, ...]]:
+    seconds = f"{result.compile_seconds + result.run_seconds:.1f}"
+    rows = zip(result.names, result.run.figures, result.bounds(), strict=True)
+    return [
+        (
+            name if number == 0 else "",
+            label,
+            estimate_text(figures),
+            f"[{low:.4g}, {high:.4g}]",
+            figures.status.name,
+            f"{result.cost:,}" if number == 0 else "",
+            seconds if number == 0 else "",
+        )
+        for number, (label, figures, (low, high)) in enumerate(rows)
+    ]
+
+
+def starters() -> dict[str, Path]:
+    """The starter files by name."""
+    return {path.stem.replace("_", "-"): path for path in sorted(STARTERS.glob("*.py"))}
+
+
+@main.command()
+@click.argument("name", type=click.Choice(list(starters())), required=False)
+@click.option(
+    "--output", type=click.Path(path_type=Path), help="The file; by default NAME.py here."
+)
+def example(name: str | None, output: Path | None) -> None:
+    """Write a commented program to start from; without NAME, list them."""
+    if name is None:
+        for known, path in starters().items():
+            first = path.read_text().split('"""')[1].splitlines()[0]
+            click.echo(f"{known:18} {first}")
+        return
+    source = starters()[name]
+    path = Path(source.name) if output is None else output
+    _check_output(path, "--output")
+    if path.exists():
+        raise click.UsageError(f"{path} exists already; name another file with --output.")
+    path.write_text(source.read_text())
+    click.echo(path)
+    _say(f"written. Run it: estimand run {path}:program")

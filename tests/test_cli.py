@@ -1,0 +1,288 @@
+"""The command line: what it prints where, its exit codes, and that bad input costs no work."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import estimand as ep
+from estimand.program import Expectation
+
+pytest.importorskip("click")
+
+from click.testing import CliRunner
+
+from estimand import cli
+
+MODEL = """
+import numpyro
+import numpyro.distributions as dist
+import estimand as ep
+
+@ep.expectation
+def program(y, scale=1.0):
+    x = numpyro.sample("x", dist.Normal(0.0, 1.0))
+    numpyro.sample("y", dist.Normal(x, scale), obs=y)
+    return x**3
+
+@ep.expectation
+def nothing():
+    return numpyro.sample("x", dist.Normal(0.0, 1.0)) > 60.0
+
+@ep.expectation
+def table(a, b):
+    x = numpyro.sample("x", dist.Normal(0.0, 1.0))
+    numpyro.sample("y", dist.Normal(x * a, 1.0).to_event(1), obs=b)
+    return x
+
+bound = program(2.0)
+
+def plain():
+    pass
+"""
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A model, its data, and two records of it."""
+    folder = tmp_path_factory.mktemp("cli")
+    (folder / "model.py").write_text(MODEL)
+    (folder / "data.json").write_text('{"y": 2.0}')
+    for seed in (1, 2):
+        result = invoke(
+            folder,
+            *("run", "model.py:program", "--data", "data.json", "--max-evaluations", "200000"),
+            *("--seed", str(seed), "--output", f"{seed}.est"),
+        )
+        assert result.exit_code == 0, result.output
+        assert f"record saved: {seed}.est" in result.stderr
+        assert "E[program]" in result.stdout
+        assert "saved" not in result.stdout
+    return folder
+
+
+def invoke(folder: Path, *arguments: str) -> Any:
+    """Runs a command in a folder, in this process."""
+    before, path = os.getcwd(), list(sys.path)
+    os.chdir(folder)
+    try:
+        return CliRunner().invoke(cli.main, list(arguments))
+    finally:
+        os.chdir(before)
+        sys.path[:] = path
+
+
+def test_help_teaches() -> None:
+    for command in ((), *((name,) for name in cli.main.commands)):
+        result = CliRunner().invoke(cli.main, [*command, "--help"])
+        assert result.exit_code == 0
+        assert "Usage:" in result.stdout
+    result = CliRunner().invoke(cli.main, ["--help"])
+    assert "estimand example tail-probability" in result.stdout
+    assert "Exit codes" in result.stdout
+    assert set(cli.main.commands) == set(cli.main.list_commands(None))  # type: ignore[arg-type]
+
+
+def test_saved_records_are_right_and_can_be_shown(folder: Path) -> None:
+    record = ep.load(folder / "1.est")
+    assert abs(record.value - 2.5) < 5 * record.standard_error
+    assert "def program(y, scale=1.0)" in record.origin.source
+    shown = invoke(folder, "show", "1.est")
+    assert shown.exit_code == 0
+    assert shown.stdout.strip() == record.summary().plain()
+    as_json = invoke(folder, "show", "1.est", "--json")
+    assert json.loads(as_json.stdout) == record.to_dict()
+
+
+def test_merge_and_its_refusals(folder: Path) -> None:
+    result = invoke(folder, "merge", "1.est", "2.est", "--output", "both.est", "--json")
+    assert result.exit_code == 0
+    merged = ep.load(folder / "both.est")
+    assert json.loads(result.stdout) == merged.to_dict()
+    assert len(merged.origin.keys) == 2
+    result = invoke(folder, "merge", "1.est", "1.est", "--output", "no.est")
+    assert result.exit_code == 2
+    assert "same random key" in result.stderr
+    assert not (folder / "no.est").exists()
+    (folder / "bad.est").write_bytes((folder / "1.est").read_bytes()[:-9])
+    for command in (["show", "bad.est"], ["report", "bad.est"], ["show", "model.py"]):
+        result = invoke(folder, *command)
+        assert result.exit_code == 2
+        assert "damaged" in result.stderr or "not a record" in result.stderr
+
+
+def test_report_of_a_record(folder: Path) -> None:
+    pytest.importorskip("matplotlib")
+    result = invoke(folder, "report", "1.est", "--output", "page.html")
+    assert result.exit_code == 0
+    assert "<svg" in (folder / "page.html").read_text()
+    assert result.stdout == ""
+    assert "page.html" in result.stderr
+
+
+def test_run_prints_json_alone_and_fails_on_no_mass(folder: Path) -> None:
+    result = invoke(
+        folder, "run", "model.py:nothing", "--max-evaluations", "20000", "--json", "--seed", "3"
+    )
+    assert result.exit_code == 1
+    assert json.loads(result.stdout)["status"] == "no_mass_found"
+    assert "estimating" in result.stderr
+
+
+@pytest.mark.slow
+def test_compare_puts_three_methods_side_by_side(folder: Path) -> None:
+    result = invoke(folder, "compare", "model.py:bound", "--max-evaluations", "200000", "--json")
+    assert result.exit_code == 0
+    read = json.loads(result.stdout)
+    assert list(read) == ["default", "paper: TABI + AnIS", "NUTS, averaged"]
+    for name, record in read.items():
+        output = record["outputs"][0]
+        assert abs(output["value"] - 2.5) < 6 * output["standard_error"], name
+    result = invoke(folder, "compare", "model.py:bound", "--max-evaluations", "200000")
+    assert [line.split("  ")[0] for line in result.stdout.splitlines()[4:7]] == list(read)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["model.py"], "does not name a program"),
+        (["none.py:program"], "no file none.py"),
+        (["model.py:absent"], r"has no 'absent'; it has the programs"),
+        (["model.py:plain"], "put @ep.expectation above it"),
+        (["model.py:program"], "missing a required argument: 'y'"),
+        (["model.py:program", "--data", "none.json"], "no such file"),
+        (["model.py:program", "--data", "model.py"], "must be one of .json, .csv"),
+        (["model.py:program", "--data", "extra.json"], "unexpected keyword argument 'z'"),
+        (["model.py:program", "--data", "broken.json"], "broken.json"),
+        (["model.py:program", "--data", "words.json"], "no numbers"),
+        (["model.py:bound", "--data", "data.json"], "has its data already"),
+        (["model.py:table", "--data", "text.csv"], "row 3, column 'b': 'x' is not a number"),
+        (["model.py:table", "--data", "ragged.csv"], "row 2 has 1 cells; the header has 2"),
+        (["model.py:table", "--data", "shapes.json"], "fails with its data"),
+        (["model.py:bound", "--output", "none/r.est"], "no folder none"),
+        (["model.py:bound", "--report", "."], "is a folder"),
+        (["model.py:bound", "--relative-error", "0"], "relative-error"),
+        (["model.py:bound", "--seed", "-1"], "seed"),
+        (["crash.py:program"], "cannot be imported: ZeroDivisionError"),
+    ],
+)
+def test_bad_input_is_refused_before_any_work(
+    arguments: list[str], words: str, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, text in {
+        "extra.json": '{"y": 2.0, "z": 1.0}',
+        "broken.json": "{",
+        "words.json": '{"y": ["a", "b"]}',
+        "text.csv": "a,b\n1,2\n3,x\n",
+        "ragged.csv": "a,b\n1\n",
+        "shapes.json": '{"a": [1.0, 2.0], "b": [1.0, 2.0, 3.0]}',
+        "crash.py": "1 / 0",
+    }.items():
+        (folder / name).write_text(text)
+
+    def refuse(*_: Any, **__: Any) -> None:
+        raise AssertionError("work was started")
+
+    monkeypatch.setattr(cli, "estimate_expectation", refuse)
+    result = invoke(folder, "run", *arguments)
+    assert result.exit_code == 2, result.output
+    assert words in result.stderr
+    assert result.stdout == ""
+
+
+def test_a_crash_is_not_an_untrusted_estimate(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def crash(*_: Any, **__: Any) -> None:
+        raise RuntimeError("out of memory")
+
+    monkeypatch.setattr(cli, "estimate_expectation", crash)
+    result = invoke(folder, "run", "model.py:bound")
+    assert result.exit_code == 2
+    assert "out of memory" in result.stderr
+
+
+def test_data_files_of_every_kind(folder: Path) -> None:
+    (folder / "t.csv").write_text("a, b,note\n1,0.5,1\n2,1.5,2\n")
+    np.savez(folder / "t.npz", a=np.array([1, 2]), b=np.array([0.5, 1.5]))
+    (folder / "t.json").write_text('{"a": [1, 2], "b": [0.5, 1.5]}')
+    before = os.getcwd()
+    os.chdir(folder)
+    try:
+        bound = [
+            cli.bind("model.py:table", Path(f"t.{ending}")) for ending in ("csv", "npz", "json")
+        ]
+        positional = cli.read_data(_numpy_file(folder / "one.npy"))
+    finally:
+        os.chdir(before)
+    for expectation in bound:
+        assert isinstance(expectation, Expectation)
+        args, kwargs = expectation.data.arguments(expectation.data.arrays)
+        assert args == ()
+        np.testing.assert_array_equal(kwargs["a"], [1, 2])
+        np.testing.assert_array_equal(kwargs["b"], [0.5, 1.5])
+        assert np.asarray(kwargs["a"]).dtype.kind == "i"
+    np.testing.assert_array_equal(positional[0][0], [1.0, 2.0])
+    np.save(folder / "objects.npy", np.array([{}], dtype=object), allow_pickle=True)
+    with pytest.raises(cli.click.UsageError, match="allow_pickle"):
+        cli.read_data(folder / "objects.npy")
+
+
+def _numpy_file(path: Path) -> Path:
+    np.save(path, np.array([1.0, 2.0]))
+    return path
+
+
+def test_examples_are_written_once_and_bind(tmp_path: Path) -> None:
+    listed = invoke(tmp_path, "example")
+    assert listed.exit_code == 0
+    names = [line.split()[0] for line in listed.stdout.splitlines()]
+    assert {"tail-probability", "regression", "epidemic"} <= set(names)
+    for name in names:
+        result = invoke(tmp_path, "example", name)
+        assert result.exit_code == 0
+        file = result.stdout.strip()
+        assert file == f"{name.replace('-', '_')}.py"
+        text = (tmp_path / file).read_text()
+        assert f"estimand run {file}:program" in text
+        again = invoke(tmp_path, "example", name)
+        assert again.exit_code == 2
+        assert "exists already" in again.stderr
+        assert (tmp_path / file).read_text() == text
+        expectation = cli.bind(f"{tmp_path / file}:program", None)
+        assert expectation.output is not None
+    assert invoke(tmp_path, "example", "cooking").exit_code == 2
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("place", ["help", "README.md"])
+def test_a_newcomers_commands(place: str, tmp_path: Path) -> None:
+    """As they are written down, each in a process of its own."""
+    pytest.importorskip("matplotlib")
+    if place == "help":
+        text = CliRunner().invoke(cli.main, ["--help"]).stdout
+    else:
+        text = (Path(__file__).parents[1] / place).read_text()
+    lines = [line.split("#")[0] for line in text.splitlines() if line.startswith("    estimand ")]
+    assert len(lines) >= 3
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join(map(os.path.abspath, sys.path))}
+    for line in lines:
+        code = "from estimand.cli import main; main()"
+        subprocess.run(
+            [sys.executable, "-c", code, *line.split()[1:]],
+            cwd=tmp_path,
+            check=True,
+            env=environment,
+            capture_output=True,
+        )
+    assert sorted(os.listdir(tmp_path)) == ["result.est", "result.html", "tail_probability.py"]
+    record = ep.load(tmp_path / "result.est")
+    assert record.status is ep.Status.ok
+    assert record.value == pytest.approx(1.26965e-5, rel=0.01)  # by quadrature
