@@ -20,25 +20,26 @@ import numpy as np
 from estimand import mixture as mixtures
 from estimand.density import Density, gradient_mode
 from estimand.evidence import (
-    MAX_PARETO_K,
     Evidence,
     Status,
     effective_sample_size,
     evidence_from_weights,
     log_mean,
-    pareto_k,
 )
 from estimand.importance import (
     CANCELLATION_FLOOR,
     GAMMA2,
+    MIN_EFFECTIVE,
     Draws,
     Found,
     Part,
     controlled_log_mean,
     error_scale,
     is_reached,
+    mass_at_the_edge,
     output_figures,
     part_ess,
+    part_status,
     part_variance,
     pooled,
     relative_weights,
@@ -50,9 +51,6 @@ from estimand.progress import Progress, say
 from estimand.settings import Settings, require_count
 from estimand.smc import SMC
 
-# Effective draws that every part must have before an error is believed.
-MIN_EFFECTIVE = 400.0
-MAX_WEIGHT_SHARE = 0.002
 PROBE = 4096
 PILOT = 8192
 MAX_REFITS = 8
@@ -510,32 +508,12 @@ def _judged(work: _Work, draws: Draws | None, output: int) -> Figures:
         share = math.exp(min(log_mean(log_weights) - log_z2, 700.0))
         # A part does not matter while the error dwarfs all of it.
         if part == GAMMA2 or share > 0.5 * figures.standard_error:
-            statuses.append(_part_status(log_weights, part in work.missed))
-            if _mass_at_the_edge(work.density, draws.positions, log_weights) > MAX_EDGE_MASS:
+            statuses.append(part_status(log_weights, part in work.missed))
+            if mass_at_the_edge(work.density, draws.positions, log_weights) > MAX_EDGE_MASS:
                 statuses.append(Status.heavy_tailed)
     if not is_reached(figures, SLACK * work.settings.relative_error):
         statuses.append(Status.not_converged)
     return figures._replace(status=worst(statuses))
-
-
-def _mass_at_the_edge(density: Density, positions: np.ndarray, log_weights: np.ndarray) -> float:
-    """Share of the mass where a site's value is about to overflow or underflow.
-
-    A target whose integral diverges looks finite in floating point: it ends where the numbers do.
-    """
-    limit = 0.8 * math.log(jnp.finfo(jnp.result_type(float)).max)
-    is_far = (np.abs(positions[:, density.layout.is_transformed]) > limit).any(axis=1)
-    return float(np.average(is_far, weights=relative_weights(log_weights)))
-
-
-def _part_status(log_weights: np.ndarray, is_missed: bool) -> Status:
-    if is_missed:
-        return Status.replicates_disagree
-    # A large tail index is harmless while no single draw weighs much.
-    largest = math.exp(log_weights.max() - log_mean(log_weights)) / log_weights.size
-    if largest > MAX_WEIGHT_SHARE and pareto_k(log_weights) > MAX_PARETO_K:
-        return Status.heavy_tailed
-    return Status.ok if effective_sample_size(log_weights) >= MIN_EFFECTIVE else Status.low_ess
 
 
 # --- compiled pieces ---

@@ -12,9 +12,19 @@ from typing import NamedTuple
 import jax.numpy as jnp
 import numpy as np
 
-from estimand.evidence import Status, effective_sample_size, log_mean
+from estimand.density import Density
+from estimand.evidence import (
+    MAX_PARETO_K,
+    Status,
+    effective_sample_size,
+    log_mean,
+    pareto_k,
+)
 from estimand.methods import LOG_MAX, Figures, rule_of_three
 
+# Effective draws that every part must have before an error is believed.
+MIN_EFFECTIVE = 400.0
+MAX_WEIGHT_SHARE = 0.002
 # Where the parts cancel, the error is relative to this share of E|f|.
 CANCELLATION_FLOOR = 0.01
 
@@ -191,3 +201,24 @@ def error_scale(figures: Figures) -> float:
 def is_reached(figures: Figures, goal: float) -> bool:
     """Whether the error is small relative to its scale."""
     return figures.standard_error <= goal * error_scale(figures)
+
+
+def mass_at_the_edge(density: Density, positions: np.ndarray, log_weights: np.ndarray) -> float:
+    """Share of the mass where a site's value is about to overflow or underflow.
+
+    A target whose integral diverges looks finite in floating point: it ends where the numbers do.
+    """
+    limit = 0.8 * math.log(jnp.finfo(jnp.result_type(float)).max)
+    is_far = (np.abs(positions[:, density.layout.is_transformed]) > limit).any(axis=1)
+    return float(np.average(is_far, weights=relative_weights(log_weights)))
+
+
+def part_status(log_weights: np.ndarray, is_missed: bool) -> Status:
+    """What the weights of a part say, and a fresh exploration that found more than they have."""
+    if is_missed:
+        return Status.replicates_disagree
+    # A large tail index is harmless while no single draw weighs much.
+    largest = math.exp(log_weights.max() - log_mean(log_weights)) / log_weights.size
+    if largest > MAX_WEIGHT_SHARE and pareto_k(log_weights) > MAX_PARETO_K:
+        return Status.heavy_tailed
+    return Status.ok if effective_sample_size(log_weights) >= MIN_EFFECTIVE else Status.low_ess

@@ -99,7 +99,8 @@ class TABI:
     """Target-aware estimation: E[f] = (Z1⁺ − Z1⁻) / Z2, each Z estimated on its own.
 
     Give one estimator for all three, or one for each by keyword, of any kinds mixed; `SKIP` for a
-    part that is known to be zero (``negative=SKIP`` for f ≥ 0).
+    part that is known to be zero (``negative=SKIP`` for f ≥ 0). A part that the return expression
+    itself rules out, such as the negative one of ``x**2``, is not estimated.
 
     >>> import estimand as ep
     >>> ep.TABI(normaliser=ep.AnIS(num_samples=100), positive=ep.AnIS(), negative=ep.SKIP).negative
@@ -152,13 +153,15 @@ class TABI:
         """Figures of all outputs, or of some of them."""
         assert self.normaliser is not None
         outputs = range(density.num_outputs) if outputs is None else outputs
+        known = density.known_signs
         keys = jax.random.split(rng_key, 1 + 2 * density.num_outputs)
         z2 = self.normaliser.estimate(keys[0], density.part("gamma2"))
         evidence, figures = [("gamma2", z2)], []
         for output in outputs:
             parts: dict[str, Evidence | None] = {}
             for number, (name, estimator) in enumerate(self._estimators().items()):
-                if isinstance(estimator, _Skip):
+                is_absent = known[output] == (-1, 1)[number]
+                if isinstance(estimator, _Skip) or is_absent:
                     parts[name] = None
                     continue
                 key = keys[1 + 2 * output + number]
