@@ -42,10 +42,10 @@ from estimand.smc import (
     MAX_TEMPERATURES,
     SMC,
     Cloud,
+    adapted_tunings,
     is_unfinished,
     log_increments,
     next_temperature,
-    shrunk,
     start_cloud,
     temper,
 )
@@ -283,13 +283,11 @@ def _temper_islands(
         before = clouds.beta.max()
         beta = next_temperature(from_posterior, before, clouds.terms, settings.conditional_ess)
         increments = log_increments(from_posterior, before, beta, clouds.terms)
-        tunings = _tunings_by_the_others(clouds, increments)
+        tunings = adapted_tunings(density, clouds, increments)
         keys = jax.random.split(jax.random.fold_in(rng_key, number), settings.num_islands)
 
         def move(key: jax.Array, cloud: Cloud, tuning: Tuning) -> Cloud:
-            moved = temper(settings, key, density, from_posterior, cloud, beta, tuning)
-            is_alive = cloud.log_z > -jnp.inf
-            return jax.tree.map(lambda new, old: jnp.where(is_alive, new, old), moved, cloud)
+            return temper(settings, key, density, from_posterior, cloud, beta, tuning)
 
         clouds = jax.vmap(move)(keys, clouds, tunings)
         return clouds, record.at[number + 1].set(clouds.terms.log_target)
@@ -307,30 +305,6 @@ def _temper_islands(
         clouds.gradients,
         clouds.invalid,
     )
-
-
-def _tunings_by_the_others(clouds: Cloud, log_weights: jax.Array) -> Tuning:
-    """For each island step size of its own, mean and covariance of all other islands' particles.
-
-    A covariance of the particles that it then moves draws them towards its own errors: in 100
-    dimensions with 2,000 particles that made the ratio about seven times too large.
-    """
-    weights = jnp.exp(log_weights - log_weights.max())
-    count = weights.shape[0]
-    center = jnp.einsum("in,ind->d", weights, clouds.positions) / weights.sum()
-    deviations = clouds.positions - center[None, None]
-
-    def of_others(sums: jax.Array) -> jax.Array:
-        return sums.sum(axis=0, keepdims=True) - sums
-
-    sizes = of_others(weights.sum(axis=1))
-    effective = sizes**2 / of_others((weights**2).sum(axis=1))
-    shifts = of_others(jnp.einsum("in,ind->id", weights, deviations)) / sizes[:, None]
-    seconds = lax.map(lambda item: (item[0][:, None] * item[1]).T @ item[1], (weights, deviations))
-    seconds = of_others(seconds) / sizes[:, None, None]
-    covariances = seconds - shifts[:, :, None] * shifts[:, None, :]
-    centers = jnp.broadcast_to(center, (count, center.size)) + shifts
-    return jax.vmap(shrunk)(clouds.step_size, centers, covariances, effective)
 
 
 def _bridge(settings: SMC, rng_key: jax.Array, density: Density, starts: jax.Array) -> _Bridged:
