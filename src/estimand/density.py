@@ -101,6 +101,7 @@ class PathPoint(NamedTuple):
             return _scale(self.target, terms.log_target)
         count = terms.log_target.shape[-1]
         shares = jnp.clip(1 - jnp.abs(count * self.target - jnp.arange(1, count + 1)), 0.0, 1.0)
+        shares = jnp.broadcast_to(shares, terms.log_target.shape)
         return jnp.sum(_scale(shares, terms.log_target), axis=-1)
 
 
