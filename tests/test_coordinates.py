@@ -307,6 +307,6 @@ def test_annealing_walks_in_the_coordinates_that_it_is_given(rng_key: jax.Array)
     keys = jax.random.split(rng_key, 400)
     plain, standard = run(keys, density), run(keys, density.standardised())
     # The same steps are twice as long in standardised coordinates.
-    assert plain.trace.acceptance.mean() > 1.1 * standard.trace.acceptance.mean()
+    assert plain.trace.acceptance_rate.mean() > 1.1 * standard.trace.acceptance_rate.mean()
     for evidence in (plain, standard):
         assert_unbiased(np.asarray(evidence.log_z), laws.norm(1.0, 5**0.5).logpdf(2.5))

@@ -224,7 +224,7 @@ def test_refit_from_few_effective_points_does_no_harm(spread: float, seed: int) 
     good = mixtures.gaussian(law.mean, np.linalg.inv(law.cov))
     before = gain(good, law, rng)
     for _ in range(3):
-        points = good.draw(rng.random((60_000, 17)))
+        points = law.rvs(60_000, random_state=rng)
         log_weights = spread * rng.standard_normal(60_000)
         again = mixtures.refit(good, points, log_weights, rng)
         assert gain(again, law, rng) > before - 0.05
