@@ -189,8 +189,9 @@ def test_missed_modes_are_seen_by_a_fresh_exploration(rng_key: jax.Array) -> Non
             scout = work._scout
 
             def one_sided(part: Any, scout: Any = scout) -> Any:
-                positions, log_weights, chains = scout(part)
-                return positions, np.where(positions[:, 0] > 0, log_weights, -np.inf), chains
+                found = scout(part)
+                log_weights = np.where(found.points[:, 0] > 0, found.log_weights, -np.inf)
+                return found._replace(log_weights=log_weights)
 
             work._scout = one_sided  # type: ignore[method-assign]
             work._explore()

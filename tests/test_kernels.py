@@ -158,8 +158,9 @@ def test_kernel_leaves_its_target_invariant(
 
 def test_assertion_sees_a_kernel_without_jacobian(seed: int, rng_key: jax.Array) -> None:
     class ForgetsJacobian(Density):
-        def _terms(self, sites: dict, value: Any, position: jax.Array | None) -> Any:
-            return super()._terms(sites, value, None)
+        def terms(self, position: jax.Array) -> Any:
+            sites, _ = self._trace(self._substitution(position))
+            return super().terms(position)._replace(log_prior=self._log_densities(sites, None)[0])
 
     density = Density.of(ep.expectation(bounded)()).part("gamma1_plus")
     mutant = ForgetsJacobian(density.layout, density.arrays, density.sign, density.output)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 import scipy.integrate
@@ -125,3 +127,114 @@ def test_one_dimensional_mixture_integrates_to_one(seed: int) -> None:
         lambda x: np.exp(mixtures.log_density(fitted, np.array([[x]]))[0]), -50, 50, limit=200
     )
     assert total == pytest.approx(1.0, abs=2e-3)
+
+
+# --- what held-out points decide ---
+
+
+def correlated(dimension: int, rho: float) -> np.ndarray:
+    return (1 - rho) * np.eye(dimension) + rho * np.ones((dimension, dimension))
+
+
+def gain(mixture: Mixture, law: Any, rng: np.random.Generator) -> float:
+    """Mean log density under fresh points of a law, less that of the law itself: at most 0."""
+    fresh = law.rvs(20_000, random_state=rng)
+    return float((mixtures.log_density(mixture, fresh) - law.logpdf(fresh)).mean())
+
+
+@pytest.mark.parametrize(
+    ("dimension", "count", "rho", "expected"),
+    [(20, 60, 0.0, 1.0), (20, 5000, 0.9, 20 / 5000), (3, 2000, 0.8, 3 / 2000)],
+)
+def test_shrinkage_is_chosen_by_held_out_points(
+    dimension: int, count: int, rho: float, expected: float, seed: int
+) -> None:
+    """The diagonal for few points of many dimensions, the full covariance where points abound."""
+    rng = np.random.default_rng(seed)
+    points = rng.multivariate_normal(np.zeros(dimension), correlated(dimension, rho), count)
+    held_out = np.arange(count) % 4 == 0
+    weights = np.full(count, 1 / count)
+    found = mixtures._best_shrinkage(points, weights, held_out, float(count))
+    assert found == pytest.approx(expected)
+
+
+@pytest.mark.parametrize("rho", [0.0, 0.9])
+def test_fit_in_many_dimensions_is_close(rho: float, seed: int) -> None:
+    """With 2000 points of 20 dimensions the loss by estimation stays below that of the t part."""
+    rng = np.random.default_rng(seed)
+    law = scipy.stats.multivariate_normal(np.full(20, 3.0), correlated(20, rho))
+    points = law.rvs(2000, random_state=rng)
+    fitted = mixtures.fit(points, np.zeros(2000), np.arange(2000), rng)
+    assert -0.3 < gain(fitted, law, rng) <= 0.0
+
+
+def test_a_better_rival_is_taken(seed: int) -> None:
+    """80 points of 20 dimensions cannot say what a covariance is; the exact law can."""
+    rng = np.random.default_rng(seed)
+    law = scipy.stats.multivariate_normal(np.full(20, 3.0), correlated(20, 0.9))
+    exact = mixtures.gaussian(law.mean, np.linalg.inv(law.cov))
+    points = law.rvs(80, random_state=rng)
+    data = (points, np.zeros(80), np.arange(80))
+    alone = gain(mixtures.fit(*data, rng), law, rng)
+    helped = gain(mixtures.fit(*data, rng, exact), law, rng)
+    assert alone < -0.5
+    assert helped > -0.3
+
+
+def test_a_worse_rival_is_not_taken(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    law = scipy.stats.multivariate_normal(np.zeros(3), correlated(3, 0.5))
+    points = law.rvs(2000, random_state=rng)
+    for center, precision in ((4.0, np.eye(3)), (0.0, 100 * np.eye(3))):
+        rival = mixtures.gaussian(np.full(3, center), precision)
+        fitted = mixtures.fit(points, np.zeros(2000), np.arange(2000), rng, rival)
+        assert fitted is not rival
+        assert gain(fitted, law, rng) > -0.1
+
+
+def test_gaussian_has_its_moments() -> None:
+    precision = np.linalg.inv(correlated(4, 0.6))
+    made = mixtures.gaussian(np.arange(4.0), precision)
+    np.testing.assert_allclose(made.means, np.tile(np.arange(4.0), (2, 1)))
+    np.testing.assert_allclose(made.factors[0] @ made.factors[0].T, correlated(4, 0.6))
+    assert made.weights.sum() == pytest.approx(1.0)
+    assert np.isinf(made.degrees).tolist() == [True, False]
+
+
+def test_refit_moves_to_what_the_points_say(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    law = scipy.stats.multivariate_normal([2.0, -1.0], correlated(2, 0.9))
+    wrong = mixtures.gaussian(np.zeros(2), np.eye(2) / 9)
+    points = wrong.draw(rng.random((20_000, 4)))
+    log_weights = law.logpdf(points) - mixtures.log_density(wrong, points)
+    again = mixtures.refit(wrong, points, log_weights, rng)
+    assert gain(wrong, law, rng) < -1.5
+    assert gain(again, law, rng) > -0.1
+
+
+@pytest.mark.parametrize("spread", [0.5, 3.0])
+def test_refit_from_few_effective_points_does_no_harm(spread: float, seed: int) -> None:
+    """A good proposal in 15 dimensions, and weights so uneven that few points carry them all.
+
+    More points than are kept: those that are thinned out repeat, and a copy among the held-out
+    points would praise a component that sits on it.
+    """
+    rng = np.random.default_rng(seed)
+    law = scipy.stats.multivariate_normal(np.zeros(15), correlated(15, 0.3))
+    good = mixtures.gaussian(law.mean, np.linalg.inv(law.cov))
+    before = gain(good, law, rng)
+    for _ in range(3):
+        points = law.rvs(60_000, random_state=rng)
+        log_weights = spread * rng.standard_normal(60_000)
+        again = mixtures.refit(good, points, log_weights, rng)
+        assert gain(again, law, rng) > before - 0.05
+
+
+def test_refit_from_a_handful_of_points_keeps_the_mixture_sane(seed: int) -> None:
+    """25 points in 20 dimensions: whatever is chosen, nothing collapses."""
+    rng = np.random.default_rng(seed)
+    law = scipy.stats.multivariate_normal(np.zeros(20), np.eye(20))
+    good = mixtures.gaussian(law.mean, law.cov)
+    for _ in range(5):
+        again = mixtures.refit(good, law.rvs(25, random_state=rng), np.zeros(25), rng)
+        assert gain(again, law, rng) > gain(good, law, rng) - 1.0

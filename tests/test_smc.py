@@ -19,6 +19,7 @@ from truths import PROBLEMS
 
 import estimand as ep
 from estimand import resampling
+from estimand.density import PathPoint, Terms
 from estimand.smc import next_temperature
 
 SCHEMES = (
@@ -134,11 +135,16 @@ def test_next_temperature_meets_the_conditional_ess() -> None:
         weights = np.exp(step * np.asarray(values) - np.max(step * np.asarray(values)))
         return weights.sum() ** 2 / (weights**2).sum() / values.size
 
-    beta = float(next_temperature(jnp.asarray(0.1), log_ratio, 0.5))
+    def after(beta: float, values: jax.Array) -> float:
+        zeros = jnp.zeros(values.size)
+        terms = Terms(zeros, zeros, values)
+        return float(next_temperature(lambda b: PathPoint(b, b), jnp.asarray(beta), terms, 0.5))
+
+    beta = after(0.1, log_ratio)
     assert share(beta - 0.1, log_ratio) == pytest.approx(0.5, abs=1e-3)
-    assert next_temperature(jnp.asarray(0.9), log_ratio * 1e-3, 0.5) == 1.0
+    assert after(0.9, log_ratio * 1e-3) == 1.0
     dead = jnp.concatenate([log_ratio, jnp.full(500, -jnp.inf)])
-    assert float(next_temperature(jnp.asarray(0.1), dead, 0.5)) == pytest.approx(beta)
+    assert after(0.1, dead) == pytest.approx(beta)
 
 
 def test_multimodal_target(rng_key: jax.Array) -> None:

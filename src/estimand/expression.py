@@ -86,7 +86,7 @@ class _Flat:
 
         def place(atom: Any) -> int:
             if isinstance(atom, core.Literal):
-                return self.constant(atom.aval, jnp.asarray(atom.val, jnp.result_type(atom.aval)))
+                return self.constant(atom.aval, np.asarray(atom.val, jnp.result_type(atom.aval)))
             return places[atom]
 
         for equation in jaxpr.eqns:
