@@ -29,6 +29,8 @@ PROBLEMS = (
     "eight_schools_means",
     "sir",
     "rp22",
+    "normal_tail",
+    "four_branch",
 )
 
 
