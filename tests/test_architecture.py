@@ -38,6 +38,7 @@ ORDER = (
     "posterior",
     "posterior_bridge",
     "mixture",
+    "warp",
     "laplace",
     "importance",
     "adaptive",

@@ -18,6 +18,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from estimand import mixture as mixtures
+from estimand import warp as warps
 from estimand.density import Density, gradient_mode
 from estimand.evidence import (
     Evidence,
@@ -50,6 +51,7 @@ from estimand.mixture import CHUNK, Mixture
 from estimand.progress import Progress, say
 from estimand.settings import Settings, require_count
 from estimand.smc import SMC
+from estimand.warp import Warped, draw_from
 
 PROBE = 4096
 PILOT = 8192
@@ -63,6 +65,8 @@ FIRST_ROUND = 8192
 MAX_SOBOL_DIMENSION = 40
 MIN_GROUP_SHARE = 0.05
 PRIOR_SHARE = 0.08
+# Islands whose log Z lags behind the largest one by more than this are not fitted to.
+MAX_LAG = 10.0
 # Beyond what the budget allows by this factor, more draws are not worth while.
 HOPELESS = 8.0
 # An error that is larger than the asked one by this factor has not converged.
@@ -95,25 +99,53 @@ class Exploration(NamedTuple):
         return Exploration(points, log_weights, np.concatenate(chains))
 
 
+    def flattened(self) -> Exploration:
+        """The same with islands of equal weight, but for those that found next to nothing.
+
+        All islands sample the same law, and what they estimate Z to be is noisier than that.
+        """
+        is_island = np.unique(self.log_weights).size < len(self.points) / 100
+        if not is_island:
+            return self
+        is_poor = self.log_weights < self.log_weights.max() - MAX_LAG
+        return self._replace(log_weights=np.where(is_poor, -np.inf, 0.0))
+
+
 class Proposal(NamedTuple):
     """The mixture that is drawn from: one group of components per part, and one for the prior."""
 
-    groups: dict[Part, Mixture]
+    groups: dict[Part, Warped]
     shares: dict[Part, float]
     prior: Mixture
 
     @property
-    def mixture(self) -> Mixture:
-        scales = {part: (1 - PRIOR_SHARE) * self.shares[part] for part in self.groups}
-        groups = [group.scaled(scales[part]) for part, group in self.groups.items()]
-        return Mixture.join([*groups, self.prior.scaled(PRIOR_SHARE)])
+    def pieces(self) -> list[Warped]:
+        """All components with their weights, those that are not warped in one mixture."""
+        scaled = [
+            group.scaled((1 - PRIOR_SHARE) * self.shares[part])
+            for part, group in self.groups.items()
+        ]
+        plain = [group.mixture for group in scaled if group.warp is None]
+        joined = Mixture.join([*plain, self.prior.scaled(PRIOR_SHARE)])
+        return [Warped(joined), *(group for group in scaled if group.warp is not None)]
 
     def evaluated(self, found: Found, replicate: int) -> Draws:
         """Draws with their density under this proposal and their controls."""
-        mixture = self.mixture
-        log_proposal, shares = mixtures.log_density_and_shares(mixture, found[0])
-        largest = np.argsort(mixture.weights)[-MAX_CONTROLS:]
-        controls = (shares - mixture.weights)[:, largest]
+        pieces = self.pieces
+        log_densities, shares = zip(
+            *(piece.log_density_and_shares(found[0]) for piece in pieces), strict=True
+        )
+        log_proposal = np.logaddexp.reduce(log_densities, axis=0)
+        shares = np.concatenate(
+            [
+                share * np.exp(log_density - log_proposal)[:, None]
+                for share, log_density in zip(shares, log_densities, strict=True)
+            ],
+            axis=1,
+        )
+        weights = np.concatenate([piece.mixture.weights for piece in pieces])
+        largest = np.argsort(weights)[-MAX_CONTROLS:]
+        controls = (shares - weights)[:, largest]
         return Draws(*found, log_proposal, np.full(len(found[0]), replicate), controls)
 
 
@@ -132,7 +164,8 @@ class AdaptiveIS(Settings):
         max_seconds: time after which no further round is begun.
         num_replicates: independent quasi-random replicates, from which the error is estimated.
         standardise: explore and fit in coordinates in which location-scale priors are standard
-            ones; False keeps the model's own.
+            ones; False keeps the model's own, in which the edges of events are more often
+            straight. By default False for events where no prior scale is unknown.
         scout: the sampler that explores; its islands are the independent scouts. By default five
             of 2,000 particles, 1,000 above 20 dimensions.
     """
@@ -141,7 +174,7 @@ class AdaptiveIS(Settings):
     max_evaluations: int = 1_000_000
     max_seconds: float = math.inf
     num_replicates: int = 16
-    standardise: bool = True
+    standardise: bool | None = None
     scout: SMC | None = None
 
     def __post_init__(self) -> None:
@@ -166,9 +199,14 @@ class AdaptiveIS(Settings):
         size = 2000 if density.dimension <= MAX_WIDE_SCOUTS else 1000
         return SMC(num_particles=size, num_steps=20, num_islands=5)
 
+    def _in_coordinates(self, density: Density) -> Density:
+        standardise = self.standardise
+        if standardise is None:
+            standardise = not density.has_comparisons or density.has_varying_scales()
+        return density.standardised() if standardise else density
+
     def run(self, rng_key: jax.Array, density: Density) -> Run:
-        if self.standardise:
-            density = density.standardised()
+        density = self._in_coordinates(density)
         outputs = range(density.num_outputs)
         known = density.known_signs
         signed = [Part(sign, i) for i in outputs for sign in (1, -1) if sign * known[i] >= 0]
@@ -188,8 +226,7 @@ class AdaptiveIS(Settings):
     def estimate(self, rng_key: jax.Array, density: Density) -> Evidence:
         self.check(density)
         part = Part(int(density.sign), int(density.output))
-        if self.standardise:
-            density = density.standardised()
+        density = self._in_coordinates(density)
         work = _Work(self, rng_key, density, [part])
         evidence: Any = work.evidence(work.estimate(), part)
         if part in work.missed:
@@ -224,7 +261,7 @@ class _Work:
         self.num_evaluations = 0
         self.num_gradients = 0
         self.has_nan = False
-        self.groups: dict[Part, Mixture] = {}
+        self.groups: dict[Part, Warped] = {}
         self.explored: dict[Part, list[Exploration]] = {}
         self.missed: set[Part] = set()
         self.started = time.monotonic()
@@ -314,8 +351,9 @@ class _Work:
             if np.isfinite(exploration.log_weights).any():
                 self.groups[part] = self._fit(part, exploration)
 
-    def _fit(self, part: Part, exploration: Exploration) -> Mixture:
+    def _fit(self, part: Part, exploration: Exploration) -> Warped:
         """A mixture fitted to points, or the curvature at the mode where that fits better."""
+        exploration = exploration.flattened()
         points, log_weights, _ = exploration
         density, rival = self.density.part(part.name, part.output), None
         if density.dimension >= MIN_LAPLACE_DIMENSION and gradient_mode(density) == "reverse":
@@ -325,7 +363,9 @@ class _Work:
             self.num_gradients += (int(mode.num_steps) + 1) * (1 + 2 * density.dimension)
             if mode.is_found:
                 rival = mixtures.gaussian(*(np.asarray(x, float) for x in mode[:2]))
-        return mixtures.fit(*exploration, self.rng, rival)
+        if part.sign and self.softened is not self.density:
+            return warps.fit(*exploration, self.rng, rival)
+        return Warped(mixtures.fit(*exploration, self.rng, rival))
 
     def _scout(self, part: Part) -> Exploration:
         label = {0: "γ", 1: "γf⁺", -1: "γf⁻"}[part.sign]
@@ -362,7 +402,7 @@ class _Work:
             for part, group in proposal.groups.items():
                 if sizes[part] > MIN_REFIT:
                     points, log_weights = pooled(pilots, part)
-                    groups[part] = mixtures.refit(group, points, log_weights, self.rng)
+                    groups[part] = group.refit(points, log_weights, self.rng)
             proposal = proposal._replace(groups=groups)
             proposals.append(proposal)
             pilots.append(self._draw(proposal, self.pilot_size, 0))
@@ -375,7 +415,7 @@ class _Work:
             uniforms = mixtures.sobol_uniforms(self.rng, *shape)
         else:
             uniforms = self.rng.random(shape)
-        return proposal.evaluated(self._evaluate(proposal.mixture.draw(uniforms)), replicate)
+        return proposal.evaluated(self._evaluate(draw_from(proposal.pieces, uniforms)), replicate)
 
     def _allocate(self, proposal: Proposal, pilot: Draws) -> dict[Part, float]:
         """Shares of the groups that minimise the variance of the pilot's own estimate.
@@ -384,9 +424,7 @@ class _Work:
         update below is its fixed point.
         """
         influence = sum(x**2 for x in self._influences(pilot))
-        log_groups = [
-            mixtures.log_density(group, pilot.positions) for group in proposal.groups.values()
-        ]
+        log_groups = [group.log_density(pilot.positions) for group in proposal.groups.values()]
         ratios = np.exp(np.minimum(np.stack(log_groups) - pilot.log_proposal, 500.0))
         log_prior = mixtures.log_density(proposal.prior, pilot.positions)
         prior = PRIOR_SHARE * np.exp(log_prior - pilot.log_proposal)

@@ -101,12 +101,15 @@ class _Journey:
             run = self._by_islands(outputs)
             self.notes.append(f"by islands of SMC: site {sites[0]!r} is discrete")
             return self._finished(run, list(map(self._judged, run.figures)))
-        run = self._by_mixture(FIRST_SHARE, standardise=True)
+        has_varying_scales = self.density.has_varying_scales()
+        is_event = self.density.has_comparisons
+        is_standardised = has_varying_scales or not is_event
+        run = self._by_mixture(FIRST_SHARE, standardise=is_standardised)
         figures = list(run.figures)
         can_repeat = self._weak(figures) and self._has_left(SECOND_SHARE)
-        if can_repeat and self.density.has_varying_scales():
-            other = self._by_mixture(SECOND_SHARE, standardise=False)
-            self._take(figures, other.figures, "the mixture in the model's own coordinates")
+        if can_repeat and (has_varying_scales or is_event):
+            other = self._by_mixture(SECOND_SHARE, standardise=not is_standardised)
+            self._take(figures, other.figures, "the mixture in other coordinates")
         weak = self._weak(figures)
         if weak and self._has_left(MIN_SCALE):
             self._take_last_route(figures, weak)

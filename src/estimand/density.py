@@ -152,13 +152,18 @@ class Density:
         reading = self._reading
         return np.zeros(0, int) if reading is None else reading.known_signs
 
+    @property
+    def has_comparisons(self) -> bool:
+        """Whether the return expression has comparisons that can be softened."""
+        return self._reading is not None and self._reading.has_comparisons
+
     def softened(self, rng_key: jax.Array) -> Density:
         """The same with a ladder of targets that leads into events which no prior draw meets.
 
         Comparisons in the return expression are softened relative to their spread in prior
         draws. Without such comparisons it is the density itself.
         """
-        if self._reading is None or not self._reading.has_comparisons:
+        if not self.has_comparisons:
             return self
         margins = _margins(self, jax.random.split(rng_key, NUM_SCALE_DRAWS))
         middle = jnp.nanmedian(margins, axis=0)
