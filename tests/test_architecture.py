@@ -41,6 +41,7 @@ ORDER = (
     "warp",
     "laplace",
     "importance",
+    "proposal",
     "adaptive",
     "auto",
     "origin",

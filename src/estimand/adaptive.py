@@ -11,7 +11,7 @@ from __future__ import annotations
 import dataclasses
 import math
 import time
-from typing import Any, NamedTuple, cast
+from typing import Any, cast
 
 import jax
 import jax.numpy as jnp
@@ -47,8 +47,9 @@ from estimand.importance import (
 )
 from estimand.laplace import find_mode
 from estimand.methods import Figures, Run, in_plain_coordinates, worst
-from estimand.mixture import CHUNK, Mixture
+from estimand.mixture import CHUNK
 from estimand.progress import Progress, say
+from estimand.proposal import PRIOR_SHARE, Exploration, Proposal
 from estimand.settings import Settings, require_count
 from estimand.smc import SMC
 from estimand.warp import Warped, draw_from
@@ -57,6 +58,10 @@ PROBE = 4096
 PILOT = 8192
 MAX_REFITS = 8
 MIN_REFIT = 20.0
+# A part that has a smaller share of effective pilot draws is explored with so many times more
+# particles.
+MIN_PILOT_SHARE = 0.02
+WIDER = 4
 MIN_LAPLACE_DIMENSION = 7
 MAX_WIDE_SCOUTS = 20
 # Effective prior draws, at the least, from which a part is fitted without a scout.
@@ -64,15 +69,10 @@ ENOUGH_FROM_PRIOR = 100.0
 FIRST_ROUND = 8192
 MAX_SOBOL_DIMENSION = 40
 MIN_GROUP_SHARE = 0.05
-PRIOR_SHARE = 0.08
-# Islands whose log Z lags behind the largest one by more than this are not fitted to.
-MAX_LAG = 10.0
 # Beyond what the budget allows by this factor, more draws are not worth while.
 HOPELESS = 8.0
 # An error that is larger than the asked one by this factor has not converged.
 SLACK = 1.5
-# Components, the heaviest first, that serve as control variates.
-MAX_CONTROLS = 48
 # Share of a fresh exploration's particles that may weigh more than any draw. On targets that the
 # mixture fits it is below 0.001, on a funnel or a missed mode above 0.02.
 MAX_EXCEEDANCE = 0.01
@@ -80,73 +80,6 @@ MAX_EXCEEDANCE = 0.01
 MAX_NAN_MASS = 1e-9
 # Share of the mass of a part that may lie where numbers end.
 MAX_EDGE_MASS = 1e-3
-
-
-class Exploration(NamedTuple):
-    """Weighted points of a part, and the Markov chain that each of them is from."""
-
-    points: np.ndarray
-    log_weights: np.ndarray
-    chains: np.ndarray
-
-    @staticmethod
-    def join(explorations: list[Exploration]) -> Exploration:
-        counts = np.cumsum([0, *(item.chains.max() + 1 for item in explorations[:-1])])
-        chains = [item.chains + n for item, n in zip(explorations, counts, strict=True)]
-        points, log_weights = (
-            np.concatenate(pieces) for pieces in list(zip(*explorations, strict=True))[:2]
-        )
-        return Exploration(points, log_weights, np.concatenate(chains))
-
-
-    def flattened(self) -> Exploration:
-        """The same with islands of equal weight, but for those that found next to nothing.
-
-        All islands sample the same law, and what they estimate Z to be is noisier than that.
-        """
-        is_island = np.unique(self.log_weights).size < len(self.points) / 100
-        if not is_island:
-            return self
-        is_poor = self.log_weights < self.log_weights.max() - MAX_LAG
-        return self._replace(log_weights=np.where(is_poor, -np.inf, 0.0))
-
-
-class Proposal(NamedTuple):
-    """The mixture that is drawn from: one group of components per part, and one for the prior."""
-
-    groups: dict[Part, Warped]
-    shares: dict[Part, float]
-    prior: Mixture
-
-    @property
-    def pieces(self) -> list[Warped]:
-        """All components with their weights, those that are not warped in one mixture."""
-        scaled = [
-            group.scaled((1 - PRIOR_SHARE) * self.shares[part])
-            for part, group in self.groups.items()
-        ]
-        plain = [group.mixture for group in scaled if group.warp is None]
-        joined = Mixture.join([*plain, self.prior.scaled(PRIOR_SHARE)])
-        return [Warped(joined), *(group for group in scaled if group.warp is not None)]
-
-    def evaluated(self, found: Found, replicate: int) -> Draws:
-        """Draws with their density under this proposal and their controls."""
-        pieces = self.pieces
-        log_densities, shares = zip(
-            *(piece.log_density_and_shares(found[0]) for piece in pieces), strict=True
-        )
-        log_proposal = np.logaddexp.reduce(log_densities, axis=0)
-        shares = np.concatenate(
-            [
-                share * np.exp(log_density - log_proposal)[:, None]
-                for share, log_density in zip(shares, log_densities, strict=True)
-            ],
-            axis=1,
-        )
-        weights = np.concatenate([piece.mixture.weights for piece in pieces])
-        largest = np.argsort(weights)[-MAX_CONTROLS:]
-        controls = (shares - weights)[:, largest]
-        return Draws(*found, log_proposal, np.full(len(found[0]), replicate), controls)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, repr=False)
@@ -263,6 +196,7 @@ class _Work:
         self.has_nan = False
         self.groups: dict[Part, Warped] = {}
         self.explored: dict[Part, list[Exploration]] = {}
+        self.part_costs: dict[Part, int] = {}
         self.missed: set[Part] = set()
         self.started = time.monotonic()
 
@@ -346,8 +280,9 @@ class _Work:
                 continue
             exploration = Exploration(probe.positions, log_weights, np.arange(PROBE))
             if effective_sample_size(log_weights) < enough:
+                before = self.spent
                 exploration = self._scout(part)
-                self.explored[part] = [exploration]
+                self.explored[part], self.part_costs[part] = [exploration], self.spent - before
             if np.isfinite(exploration.log_weights).any():
                 self.groups[part] = self._fit(part, exploration)
 
@@ -367,11 +302,13 @@ class _Work:
             return warps.fit(*exploration, self.rng, rival)
         return Warped(mixtures.fit(*exploration, self.rng, rival))
 
-    def _scout(self, part: Part) -> Exploration:
+    def _scout(self, part: Part, wider: int = 1) -> Exploration:
         label = {0: "γ", 1: "γf⁺", -1: "γf⁻"}[part.sign]
         self._say(f"exploring {label}")
         softened = self.softened.part(part.name, part.output) if part.sign else self.density
-        evidence = self.scout.estimate(self._next_key(), softened)
+        count = wider * self.scout.num_particles
+        scout = dataclasses.replace(self.scout, num_particles=count)
+        evidence = scout.estimate(self._next_key(), softened)
         self.num_evaluations += evidence.num_evaluations
         self.num_gradients += evidence.num_gradients
         self.has_nan |= evidence.num_invalid > 0
@@ -384,10 +321,11 @@ class _Work:
 
     def _refine(self) -> Proposal:
         """Refits from pilot draws while that helps, then divides the draws among the parts."""
-        proposal = Proposal(
-            dict(self.groups), dict.fromkeys(self.groups, 1 / len(self.groups)), self.prior
-        )
+        proposal = self._proposal()
         pilots, best, best_size = [self._draw(proposal, self.pilot_size, 0)], 0, 0.0
+        if self._explore_more(pilots[0]):
+            proposal = self._proposal()
+            pilots = [self._draw(proposal, self.pilot_size, 0)]
         proposals = [proposal]
         for number in range(MAX_REFITS):
             self._say("fitting")
@@ -408,6 +346,24 @@ class _Work:
             pilots.append(self._draw(proposal, self.pilot_size, 0))
         proposal = proposals[best]
         return proposal._replace(shares=self._allocate(proposal, pilots[best]))
+
+    def _proposal(self) -> Proposal:
+        shares = dict.fromkeys(self.groups, 1 / len(self.groups))
+        return Proposal(dict(self.groups), shares, self.prior)
+
+    def _explore_more(self, pilot: Draws) -> bool:
+        """Explores parts again, with more particles, that the pilot hardly sees."""
+        is_any = False
+        for part, cost in self.part_costs.items():
+            is_weak = part_ess(pilot, part) < MIN_PILOT_SHARE * len(pilot.replicate)
+            reserve = self.exploration[0] + self.settings.num_replicates * self.round_size
+            seconds = WIDER * (self.exploration[1] + 1.0)
+            if is_weak and self._can_afford(WIDER * cost + reserve, seconds):
+                self.explored[part] = [self._scout(part, wider=WIDER)]
+                self.groups[part] = self._fit(part, self.explored[part][0])
+                is_any = True
+        self.part_costs = {}
+        return is_any
 
     def _draw(self, proposal: Proposal, count: int, replicate: int) -> Draws:
         shape = (count, self.density.dimension + 2)
