@@ -145,6 +145,18 @@ def assert_coverage(
     )
 
 
+def assert_estimate(
+    value: float, standard_error: float, truth: float, *, degrees: float = np.inf
+) -> None:
+    """One estimate agrees with the truth by its own standard error (Student's t test)."""
+    _spend()
+    score = abs(value - truth) / standard_error
+    assert 2 * stats.t.sf(score, degrees) >= ALPHA, (
+        f"{value:.8g} ± {standard_error:.3g} is not {truth:.8g}: {score:.2f} standard errors, "
+        f"{degrees} degrees of freedom, alpha = {ALPHA:.1g}"
+    )
+
+
 def assert_standard_errors(
     estimates: ArrayLike, standard_errors: ArrayLike, *, tolerance: float = 0.1
 ) -> None:

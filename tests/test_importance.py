@@ -49,7 +49,11 @@ def test_weights_of_the_parts(seed: int) -> None:
     draws = drawn(np.random.default_rng(seed), FIRST.logpdf, 160)
     x = draws.positions[:, 0]
     ratio = FIRST.pdf(x) / np.exp(draws.log_proposal)
-    for sign, expected in ((0, ratio), (1, ratio * np.maximum(x, 0)), (-1, ratio * np.maximum(-x, 0))):
+    for sign, expected in (
+        (0, ratio),
+        (1, ratio * np.maximum(x, 0)),
+        (-1, ratio * np.maximum(-x, 0)),
+    ):
         np.testing.assert_allclose(np.exp(draws.log_weights(Part(sign, 0))), expected)
 
 
@@ -70,7 +74,7 @@ def test_a_component_is_integrated_exactly(seed: int) -> None:
 
 
 def test_controlled_means_are_unbiased(seed: int) -> None:
-    """γ no mixture of the components: unbiased with less variance, and the error is the right one."""
+    """γ no mixture of the components: unbiased with less variance, and intervals that cover."""
     rng, law = np.random.default_rng(seed), scipy.stats.norm(1.5, 1.2)
     runs = [(drawn(rng, law.logpdf), drawn(rng, law.logpdf, controls=False)) for _ in range(400)]
     means = np.array(
@@ -108,7 +112,10 @@ def test_means_without_controls_are_plain() -> None:
 
 def test_pooled_pilots_count_by_their_effective_size(seed: int) -> None:
     rng = np.random.default_rng(seed)
-    good, bad = drawn(rng, scipy.stats.norm(1.0, 2.0).logpdf), drawn(rng, scipy.stats.norm(9.0).logpdf)
+    good, bad = (
+        drawn(rng, scipy.stats.norm(1.0, 2.0).logpdf),
+        drawn(rng, scipy.stats.norm(9.0).logpdf),
+    )
     points, log_weights = importance.pooled([good, bad], GAMMA2)
     assert len(points) == 3200
     weights = np.exp(log_weights)

@@ -165,7 +165,7 @@ def test_assertion_sees_a_kernel_without_jacobian(seed: int, rng_key: jax.Array)
     density = Density.of(ep.expectation(bounded)()).part("gamma1_plus")
     mutant = ForgetsJacobian(density.layout, density.arrays, density.sign, density.output)
     jax.tree_util.register_dataclass(
-        ForgetsJacobian, data_fields=["arrays", "sign", "output"], meta_fields=["layout"]
+        ForgetsJacobian, data_fields=["arrays", "sign", "output", "scales"], meta_fields=["layout"]
     )
     draws = jnp.asarray(_bounded_law(1.0).rvs(NUM_CHAINS, random_state=seed))
     positions, _ = jax.vmap(density.terms_at)({"share": draws})

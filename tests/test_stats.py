@@ -20,6 +20,7 @@ from scipy import stats as laws
 from stats import (
     assert_coverage,
     assert_error_rate,
+    assert_estimate,
     assert_mean,
     assert_proportion,
     assert_same_law,
@@ -295,6 +296,18 @@ def test_proportion(rng: np.random.Generator) -> None:
         assert_proportion(1, 1000, 0.0)
 
 
+def test_estimate(rng: np.random.Generator) -> None:
+    sample = rng.normal(3.0, 2.0, 16)
+    value, error = float(sample.mean()), float(sample.std(ddof=1) / 4)
+    assert_estimate(value, error, 3.0, degrees=15)
+    assert_estimate(value, error, value + 6 * error, degrees=15)
+    for degrees, far in ((np.inf, 6), (15, 9)):
+        with pytest.raises(AssertionError, match="standard errors"):
+            assert_estimate(value, error, value + far * error, degrees=degrees)
+    with pytest.raises(AssertionError, match="standard errors"):
+        assert_estimate(math.nan, error, 3.0)
+
+
 # Rate of the error -------------------------------------------------------------------------------
 
 SIZES = [50, 200, 800]
@@ -363,6 +376,11 @@ def right_proportion(rng: np.random.Generator) -> None:
     assert_proportion(rng.binomial(300, 0.2), 300, 0.2)
 
 
+def right_estimate(rng: np.random.Generator) -> None:
+    sample = rng.normal(3.0, 2.0, 16)
+    assert_estimate(sample.mean(), sample.std(ddof=1) / 4, 3.0, degrees=15)
+
+
 def right_rate(rng: np.random.Generator) -> None:
     assert_error_rate(SIZES, [rng.normal(0, n**-0.5, 100) for n in SIZES])
 
@@ -376,6 +394,7 @@ def right_rate(rng: np.random.Generator) -> None:
         right_errors,
         right_law,
         right_proportion,
+        right_estimate,
         right_rate,
     ],
 )
