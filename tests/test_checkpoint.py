@@ -39,11 +39,20 @@ def values(number: int) -> Any:
     return Pair((number, 0.1 * number, None, True), [array, jnp.asarray(array), np.float32(number)])
 
 
-def write(path: Path, count: int, calls: list[int] | None = None) -> list[Any]:
+def plain(number: int) -> Any:
+    return (number, np.full(number, 0.1))
+
+
+def write(
+    path: Path,
+    count: int,
+    calls: list[int] | None = None,
+    value: Callable[[int], Any] = values,
+) -> list[Any]:
     def compute(number: int) -> Any:
         if calls is not None:
             calls.append(number)
-        return values(number)
+        return value(number)
 
     with journal.writing(path, FINGERPRINT):
         return [
@@ -104,18 +113,18 @@ def test_every_entry_is_on_the_disk_before_the_run_goes_on(
 @pytest.mark.usefixtures("unsettled")
 def test_whatever_is_cut_off_is_computed_again(tmp_path: Path) -> None:
     path = tmp_path / "a.est"
-    write(path, 4)
+    ends = []
+    for count in range(4):
+        write(path, count, value=plain)
+        ends.append(path.stat().st_size)
     whole = path.read_bytes()
     for size in range(len(whole)):
         path.write_bytes(whole[:size])
         calls: list[int] = []
-        assert_equal(write(path, 4, calls), [values(k) for k in range(4)])
-        assert calls == list(range(4 - len(calls), 4))
-        assert calls, size
-        path.write_bytes(whole[:size])
+        assert_equal(write(path, 3, calls, plain), [plain(k) for k in range(3)])
+        assert calls == list(range(max(0, sum(end <= size for end in ends) - 1), 3))
         with journal.writing(path, FINGERPRINT) as book:
-            assert book.num_entries == 4 - len(calls)
-        assert whole.startswith(path.read_bytes())
+            assert book.num_entries == 3
 
 
 @pytest.mark.usefixtures("unsettled")
@@ -123,7 +132,7 @@ def test_no_altered_byte_is_believed(tmp_path: Path) -> None:
     path = tmp_path / "a.est"
     write(path, 0)
     start = path.stat().st_size
-    write(path, 3)
+    write(path, 3, value=plain)
     whole = path.read_bytes()
     for place in range(len(whole)):
         altered = bytearray(whole)
@@ -131,11 +140,11 @@ def test_no_altered_byte_is_believed(tmp_path: Path) -> None:
         path.write_bytes(altered)
         if place < start:
             with pytest.raises(journal.CheckpointError):
-                write(path, 3)
+                write(path, 3, value=plain)
             assert path.read_bytes() == altered
             continue
         calls: list[int] = []
-        assert_equal(write(path, 3, calls), [values(k) for k in range(3)])
+        assert_equal(write(path, 3, calls, plain), [plain(k) for k in range(3)])
         assert calls, place
 
 
@@ -283,6 +292,11 @@ def square(y: float) -> Any:
     return {"cube": x**2, "tail": x > 3.5}
 
 
+@functools.cache
+def bound(method: str) -> Any:
+    return gentle(0.5) if method == "adaptive" else cube(2.0)
+
+
 METHODS: dict[str, Any] = {
     "TABI": ep.TABI(ep.ImportanceSampling(num_samples=200)),
     "annealed": ep.TABI(ep.AnIS(num_samples=50, num_temperatures=5)),
@@ -298,7 +312,7 @@ METHODS: dict[str, Any] = {
     "warp": ep.TABI(ep.BridgeSampling(num_samples=100, num_warmup=50, num_chains=2)),
 }
 QUICK = ["TABI", "adaptive", "chains"]
-BUSY = {"method": ep.AdaptiveIS(relative_error=1e-5, max_seconds=2000.0)}
+BUSY = {"method": ep.AdaptiveIS(relative_error=1e-9, max_seconds=2000.0)}
 
 
 def contents(estimate: ep.Estimate) -> str:
@@ -315,8 +329,7 @@ def contents(estimate: ep.Estimate) -> str:
 
 
 def estimated(method: str, path: Path | None = None, /, **changes: Any) -> ep.Estimate:
-    program = gentle(0.5) if method == "adaptive" else cube(2.0)
-    arguments = {"expectation": program, "method": METHODS[method], "rng_key": 3} | changes
+    arguments = {"expectation": bound(method), "method": METHODS[method], "rng_key": 3} | changes
     return ep.estimate_expectation(**arguments, throw=False, checkpoint=path)
 
 
@@ -419,11 +432,13 @@ def test_a_finished_run_is_returned_at_once(
     assert contents(ep.load(path)) == contents(first)
 
 
-OTHERS: dict[str, dict[str, Any]] = {
-    "another program or changed source": {"expectation": square(2.0)},
-    "other data": {"expectation": cube(2.5)},
-    "another method or other settings": {"method": ep.TABI(ep.ImportanceSampling(num_samples=201))},
-    "key threefry2x32:0,3 instead of threefry2x32:0,4": {"rng_key": 4},
+OTHERS: dict[str, Callable[[], dict[str, Any]]] = {
+    "another program or changed source": lambda: {"expectation": square(2.0)},
+    "other data": lambda: {"expectation": cube(2.5)},
+    "another method or other settings": lambda: {
+        "method": ep.TABI(ep.ImportanceSampling(num_samples=201))
+    },
+    "key threefry2x32:0,3 instead of threefry2x32:0,4": lambda: {"rng_key": 4},
 }
 
 
@@ -439,7 +454,7 @@ def test_a_file_of_another_run_is_refused(
     before = path.read_bytes()
     for words, changes in OTHERS.items():
         with pytest.raises(ep.CheckpointError, match=f"it has {words}[.]"):
-            estimated("TABI", path, **changes)
+            estimated("TABI", path, **changes())
     with (
         jax.enable_x64(False),
         pytest.raises(ep.CheckpointError, match="precision float64 instead of float32"),
