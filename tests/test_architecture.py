@@ -20,6 +20,7 @@ ORDER = (
     "settings",
     "compilation",
     "progress",
+    "journal",
     "intervals",
     "scaled",
     "expression",

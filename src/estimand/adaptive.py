@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import dataclasses
 import math
-import time
 from typing import Any, cast
 
 import jax
@@ -26,6 +25,7 @@ from estimand.evidence import (
     effective_sample_size,
     evidence_from_weights,
     log_mean,
+    remembered,
 )
 from estimand.importance import (
     CANCELLATION_FLOOR,
@@ -45,7 +45,8 @@ from estimand.importance import (
     pooled,
     relative_weights,
 )
-from estimand.laplace import find_mode
+from estimand.journal import clock, remember
+from estimand.laplace import Mode, find_mode
 from estimand.methods import Figures, Run, in_plain_coordinates, worst
 from estimand.mixture import CHUNK
 from estimand.progress import Progress, say
@@ -198,7 +199,7 @@ class _Work:
         self.explored: dict[Part, list[Exploration]] = {}
         self.part_costs: dict[Part, int] = {}
         self.missed: set[Part] = set()
-        self.started = time.monotonic()
+        self.started = clock()
 
     def estimate(self) -> Draws | None:
         """The draws that the estimate is made of; None if no part was found to have mass."""
@@ -227,7 +228,7 @@ class _Work:
 
     @property
     def seconds(self) -> float:
-        return time.monotonic() - self.started
+        return clock() - self.started
 
     def _can_afford(self, evaluations: float, seconds: float) -> bool:
         return (
@@ -247,22 +248,25 @@ class _Work:
         count = len(positions)
         self.num_evaluations += count
         padded = np.concatenate([positions, np.repeat(positions[:1], -count % CHUNK, axis=0)])
-        pieces = [
-            _evaluate(self.density, jnp.asarray(padded[start : start + CHUNK], dtype))
-            for start in range(0, len(padded), CHUNK)
-        ]
-        found = [
-            np.concatenate([np.asarray(x, float) for x in column])[:count]
-            for column in zip(*pieces, strict=True)
-        ]
-        return cast(Found, (positions, *found))
+
+        def evaluated() -> list[np.ndarray]:
+            pieces = [
+                _evaluate(self.density, jnp.asarray(padded[start : start + CHUNK], dtype))
+                for start in range(0, len(padded), CHUNK)
+            ]
+            return [
+                np.concatenate([np.asarray(x, float) for x in column])[:count]
+                for column in zip(*pieces, strict=True)
+            ]
+
+        return cast(Found, (positions, *remember("draws", evaluated)))
 
     # --- explore ---
 
     def _explore(self) -> None:
         self._say("drawing from the prior")
         keys = jax.random.split(self._next_key(), PROBE)
-        drawn = _draw_prior(self.density, keys)
+        drawn = remember("prior draws", lambda: _draw_prior(self.density, keys))
         found = cast(Found, tuple(np.asarray(x, float) for x in drawn))
         self.num_evaluations += PROBE
         probe = Draws(
@@ -293,7 +297,8 @@ class _Work:
         density, rival = self.density.part(part.name, part.output), None
         if density.dimension >= MIN_LAPLACE_DIMENSION and gradient_mode(density) == "reverse":
             start = np.average(points, axis=0, weights=relative_weights(log_weights))
-            mode = find_mode(density, jnp.asarray(start, jnp.result_type(float)))
+            from_here = jnp.asarray(start, jnp.result_type(float))
+            mode = remember("mode", lambda: find_mode(density, from_here), Mode)
             # Every step has the cost of a gradient for each column of the second derivatives.
             self.num_gradients += (int(mode.num_steps) + 1) * (1 + 2 * density.dimension)
             if mode.is_found:
@@ -308,7 +313,7 @@ class _Work:
         softened = self.softened.part(part.name, part.output) if part.sign else self.density
         count = wider * self.scout.num_particles
         scout = dataclasses.replace(self.scout, num_particles=count)
-        evidence = scout.estimate(self._next_key(), softened)
+        evidence = remembered(scout, self._next_key(), softened)
         self.num_evaluations += evidence.num_evaluations
         self.num_gradients += evidence.num_gradients
         self.has_nan |= evidence.num_invalid > 0
