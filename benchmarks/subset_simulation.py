@@ -29,7 +29,7 @@ CHAIN_LENGTH = 10  # 1 / p0: a level has as many states as the one before
 NUM_GROUPS = 10
 SOUGHT_ACCEPTANCE = 0.44
 FIRST_SCALE = 0.6
-NUM_NUTS_CHAINS = 10
+NUM_NUTS_CHAINS = 4
 SIZE_UNIT = CHAIN_LENGTH * NUM_GROUPS
 MAX_LEVELS = 50
 
@@ -114,12 +114,13 @@ class SubsetSimulation:
     def _from_posterior(self, rng_key, density):
         """One NUTS draw for each chain of the first level."""
         nuts_key, order_key, chains_key = jax.random.split(rng_key, 3)
-        num_draws = self.num_samples // (CHAIN_LENGTH * NUM_NUTS_CHAINS)
+        num_seeds = self.num_samples // CHAIN_LENGTH
+        num_draws = math.ceil(num_seeds / NUM_NUTS_CHAINS)
         chains = nuts_chains(nuts_key, density, num_draws, self.num_warmup, NUM_NUTS_CHAINS)
         if chains is None:
             raise RuntimeError(f"NUTS finds nowhere to start in program {density.name!r}")
         positions, num_gradients = flat(chains[0]), chains[1]
-        positions = jax.random.permutation(order_key, positions)
+        positions = jax.random.permutation(order_key, positions)[:num_seeds]
         factor = np.linalg.cholesky(np.cov(np.asarray(positions), rowvar=False))
         space = Space(density, positions.mean(0), jnp.asarray(factor))
         seeds = evaluate(self.margin, space, to_coordinates(space, positions))
@@ -191,7 +192,8 @@ def run_chains(margin, rng_key, space, seeds, bound, log_scale):
         )
         path = jax.tree.map(lambda start, rest: jnp.concatenate([start[None], rest]), states, path)
         gain = 1 / jnp.sqrt(number + 1.0)
-        return log_scale + gain * (rates.mean() - SOUGHT_ACCEPTANCE), path
+        # Beyond 1 the proposals hardly change, and the next level would start far too wide.
+        return jnp.minimum(log_scale + gain * (rates.mean() - SOUGHT_ACCEPTANCE), 0.0), path
 
     groups = jax.tree.map(lambda value: value.reshape(NUM_GROUPS, -1, *value.shape[1:]), seeds)
     keys = jax.random.split(rng_key, NUM_GROUPS)
