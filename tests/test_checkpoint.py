@@ -62,7 +62,7 @@ def write(
 
 
 def assert_equal(one: Any, other: Any) -> None:
-    assert jax.tree.structure(one) == jax.tree.structure(other)
+    assert str(jax.tree.structure(one)) == str(jax.tree.structure(other))
     for a, b in zip(jax.tree.leaves(one), jax.tree.leaves(other), strict=True):
         assert type(a) is type(b)
         assert np.asarray(a).dtype == np.asarray(b).dtype

@@ -211,7 +211,8 @@ class _Work:
         if self.missed and self._can_afford(self.spent, self.seconds):
             # What the fresh scouts found and the proposal missed is fitted too.
             for part in self.missed:
-                self.groups[part] = self._fit(part, Exploration.join(self.explored[part]))
+                found = Exploration.join(self.explored[part])
+                self.groups[part] = self._fit(part, found.flattened())
             draws = self._attempt()
         self.has_nan |= draws.nan_mass() > MAX_NAN_MASS
         return draws
@@ -287,12 +288,12 @@ class _Work:
                 before = self.spent
                 exploration = self._scout(part)
                 self.explored[part], self.part_costs[part] = [exploration], self.spent - before
+                exploration = exploration.flattened()
             if np.isfinite(exploration.log_weights).any():
                 self.groups[part] = self._fit(part, exploration)
 
     def _fit(self, part: Part, exploration: Exploration) -> Warped:
         """A mixture fitted to points, or the curvature at the mode where that fits better."""
-        exploration = exploration.flattened()
         points, log_weights, _ = exploration
         density, rival = self.density.part(part.name, part.output), None
         if density.dimension >= MIN_LAPLACE_DIMENSION and gradient_mode(density) == "reverse":
@@ -364,9 +365,11 @@ class _Work:
             reserve = self.exploration[0] + self.settings.num_replicates * self.round_size
             seconds = WIDER * (self.exploration[1] + 1.0)
             if is_weak and self._can_afford(WIDER * cost + reserve, seconds):
-                self.explored[part] = [self._scout(part, wider=WIDER)]
-                self.groups[part] = self._fit(part, self.explored[part][0])
-                is_any = True
+                found = self._scout(part, wider=WIDER)
+                if np.isfinite(found.log_weights).any():
+                    self.explored[part] = [found]
+                    self.groups[part] = self._fit(part, found.flattened())
+                    is_any = True
         self.part_costs = {}
         return is_any
 

@@ -38,11 +38,8 @@ class Exploration(NamedTuple):
 
         All islands sample the same law, and what they estimate Z to be is noisier than that.
         """
-        is_island = np.unique(self.log_weights).size < len(self.points) / 100
-        if not is_island:
-            return self
-        is_poor = self.log_weights < self.log_weights.max() - MAX_LAG
-        return self._replace(log_weights=np.where(is_poor, -np.inf, 0.0))
+        is_rich = self.log_weights > self.log_weights.max() - MAX_LAG
+        return self._replace(log_weights=np.where(is_rich, 0.0, -np.inf))
 
 
 class Proposal(NamedTuple):
