@@ -10,8 +10,10 @@ import accuracy
 import cold_start
 import coverage
 import dimension
+import events
 import gradient_mode
 import high_dimension
+import lifting
 import missed_modes
 import throughput
 from measure import write_record
@@ -21,9 +23,11 @@ BENCHMARKS = {
     "coverage": coverage.main,
     "dimension": dimension.main,
     "high_dimension": high_dimension.main,
+    "events": events.main,
     "missed_modes": missed_modes.main,
     "cold_start": cold_start.main,
     "throughput": throughput.main,
+    "lifting": lifting.main,
     "gradient_mode": gradient_mode.main,
 }
 

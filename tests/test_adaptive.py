@@ -175,8 +175,8 @@ def test_a_second_attempt_mends_what_validation_found(rng_key: jax.Array) -> Non
     work = _Work(ep.AdaptiveIS(), rng_key, density, [GAMMA2])
     scout, calls = work._scout, []
 
-    def one_sided_at_first(part: Any) -> Any:
-        found = scout(part)
+    def one_sided_at_first(part: Any, wider: int = 1) -> Any:
+        found = scout(part, wider)
         calls.append(part)
         if len(calls) > 1:
             return found
@@ -245,8 +245,8 @@ def test_missed_modes_are_seen_by_a_fresh_exploration(rng_key: jax.Array) -> Non
         if is_blind:
             scout = work._scout
 
-            def one_sided(part: Any, scout: Any = scout) -> Any:
-                found = scout(part)
+            def one_sided(part: Any, wider: int = 1, scout: Any = scout) -> Any:
+                found = scout(part, wider)
                 log_weights = np.where(found.points[:, 0] > 0, found.log_weights, -np.inf)
                 return found._replace(log_weights=log_weights)
 

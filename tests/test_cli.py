@@ -118,6 +118,21 @@ def test_merge_and_its_refusals(folder: Path) -> None:
         assert "damaged" in result.stderr or "not a record" in result.stderr
 
 
+def test_a_run_with_a_checkpoint_ends_as_a_record(folder: Path) -> None:
+    command = ["run", "model.py:bound", "--max-evaluations", "50000", "--checkpoint", "run.est"]
+    first = invoke(folder, *command, "--json")
+    assert first.exit_code == 0, first.output
+    assert json.loads(first.stdout) == ep.load(folder / "run.est").to_dict()
+    assert invoke(folder, *command, "--json").stdout == first.stdout
+    result = invoke(folder, *command, "--seed", "1")
+    assert result.exit_code == 2
+    assert "is of another run: it has key" in result.stderr
+    result = invoke(folder, "run", "model.py:bound", "--checkpoint", "model.py")
+    assert result.exit_code == 2
+    assert "left alone" in result.stderr
+    assert (folder / "model.py").read_text() == MODEL
+
+
 def test_report_of_a_record(folder: Path) -> None:
     pytest.importorskip("matplotlib")
     result = invoke(folder, "report", "1.est", "--output", "page.html")

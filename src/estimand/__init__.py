@@ -14,6 +14,7 @@ from estimand.estimate import (
 )
 from estimand.evidence import Evidence, ImportanceSampling, Status
 from estimand.io import RecordError
+from estimand.journal import CheckpointError
 from estimand.kernels import HMC, MALA, NUTS, IndependentT, RandomWalk
 from estimand.merge import MergeError
 from estimand.methods import SKIP, TABI, SelfNormalised
@@ -37,6 +38,7 @@ __all__ = [
     "AnIS",
     "Auto",
     "BridgeSampling",
+    "CheckpointError",
     "Density",
     "Estimate",
     "EstimationError",

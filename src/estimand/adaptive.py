@@ -10,8 +10,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-import time
-from typing import Any, NamedTuple, cast
+from typing import Any, cast
 
 import jax
 import jax.numpy as jnp
@@ -26,6 +25,7 @@ from estimand.evidence import (
     effective_sample_size,
     evidence_from_weights,
     log_mean,
+    remembered,
 )
 from estimand.importance import (
     CANCELLATION_FLOOR,
@@ -45,10 +45,12 @@ from estimand.importance import (
     pooled,
     relative_weights,
 )
-from estimand.laplace import find_mode
+from estimand.journal import clock, remember
+from estimand.laplace import Mode, find_mode
 from estimand.methods import Figures, Run, in_plain_coordinates, worst
-from estimand.mixture import CHUNK, Mixture
+from estimand.mixture import CHUNK
 from estimand.progress import Progress, say
+from estimand.proposal import PRIOR_SHARE, Exploration, Proposal
 from estimand.settings import Settings, require_count
 from estimand.smc import SMC
 from estimand.warp import Warped, draw_from
@@ -57,6 +59,10 @@ PROBE = 4096
 PILOT = 8192
 MAX_REFITS = 8
 MIN_REFIT = 20.0
+# A part that has a smaller share of effective pilot draws is explored with so many times more
+# particles.
+MIN_PILOT_SHARE = 0.02
+WIDER = 4
 MIN_LAPLACE_DIMENSION = 7
 MAX_WIDE_SCOUTS = 20
 # Effective prior draws, at the least, from which a part is fitted without a scout.
@@ -64,15 +70,10 @@ ENOUGH_FROM_PRIOR = 100.0
 FIRST_ROUND = 8192
 MAX_SOBOL_DIMENSION = 40
 MIN_GROUP_SHARE = 0.05
-PRIOR_SHARE = 0.08
-# Islands whose log Z lags behind the largest one by more than this are not fitted to.
-MAX_LAG = 10.0
 # Beyond what the budget allows by this factor, more draws are not worth while.
 HOPELESS = 8.0
 # An error that is larger than the asked one by this factor has not converged.
 SLACK = 1.5
-# Components, the heaviest first, that serve as control variates.
-MAX_CONTROLS = 48
 # Share of a fresh exploration's particles that may weigh more than any draw. On targets that the
 # mixture fits it is below 0.001, on a funnel or a missed mode above 0.02.
 MAX_EXCEEDANCE = 0.01
@@ -80,73 +81,6 @@ MAX_EXCEEDANCE = 0.01
 MAX_NAN_MASS = 1e-9
 # Share of the mass of a part that may lie where numbers end.
 MAX_EDGE_MASS = 1e-3
-
-
-class Exploration(NamedTuple):
-    """Weighted points of a part, and the Markov chain that each of them is from."""
-
-    points: np.ndarray
-    log_weights: np.ndarray
-    chains: np.ndarray
-
-    @staticmethod
-    def join(explorations: list[Exploration]) -> Exploration:
-        counts = np.cumsum([0, *(item.chains.max() + 1 for item in explorations[:-1])])
-        chains = [item.chains + n for item, n in zip(explorations, counts, strict=True)]
-        points, log_weights = (
-            np.concatenate(pieces) for pieces in list(zip(*explorations, strict=True))[:2]
-        )
-        return Exploration(points, log_weights, np.concatenate(chains))
-
-
-    def flattened(self) -> Exploration:
-        """The same with islands of equal weight, but for those that found next to nothing.
-
-        All islands sample the same law, and what they estimate Z to be is noisier than that.
-        """
-        is_island = np.unique(self.log_weights).size < len(self.points) / 100
-        if not is_island:
-            return self
-        is_poor = self.log_weights < self.log_weights.max() - MAX_LAG
-        return self._replace(log_weights=np.where(is_poor, -np.inf, 0.0))
-
-
-class Proposal(NamedTuple):
-    """The mixture that is drawn from: one group of components per part, and one for the prior."""
-
-    groups: dict[Part, Warped]
-    shares: dict[Part, float]
-    prior: Mixture
-
-    @property
-    def pieces(self) -> list[Warped]:
-        """All components with their weights, those that are not warped in one mixture."""
-        scaled = [
-            group.scaled((1 - PRIOR_SHARE) * self.shares[part])
-            for part, group in self.groups.items()
-        ]
-        plain = [group.mixture for group in scaled if group.warp is None]
-        joined = Mixture.join([*plain, self.prior.scaled(PRIOR_SHARE)])
-        return [Warped(joined), *(group for group in scaled if group.warp is not None)]
-
-    def evaluated(self, found: Found, replicate: int) -> Draws:
-        """Draws with their density under this proposal and their controls."""
-        pieces = self.pieces
-        log_densities, shares = zip(
-            *(piece.log_density_and_shares(found[0]) for piece in pieces), strict=True
-        )
-        log_proposal = np.logaddexp.reduce(log_densities, axis=0)
-        shares = np.concatenate(
-            [
-                share * np.exp(log_density - log_proposal)[:, None]
-                for share, log_density in zip(shares, log_densities, strict=True)
-            ],
-            axis=1,
-        )
-        weights = np.concatenate([piece.mixture.weights for piece in pieces])
-        largest = np.argsort(weights)[-MAX_CONTROLS:]
-        controls = (shares - weights)[:, largest]
-        return Draws(*found, log_proposal, np.full(len(found[0]), replicate), controls)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, repr=False)
@@ -263,8 +197,9 @@ class _Work:
         self.has_nan = False
         self.groups: dict[Part, Warped] = {}
         self.explored: dict[Part, list[Exploration]] = {}
+        self.part_costs: dict[Part, int] = {}
         self.missed: set[Part] = set()
-        self.started = time.monotonic()
+        self.started = clock()
 
     def estimate(self) -> Draws | None:
         """The draws that the estimate is made of; None if no part was found to have mass."""
@@ -276,7 +211,8 @@ class _Work:
         if self.missed and self._can_afford(self.spent, self.seconds):
             # What the fresh scouts found and the proposal missed is fitted too.
             for part in self.missed:
-                self.groups[part] = self._fit(part, Exploration.join(self.explored[part]))
+                found = Exploration.join(self.explored[part])
+                self.groups[part] = self._fit(part, found.flattened())
             draws = self._attempt()
         self.has_nan |= draws.nan_mass() > MAX_NAN_MASS
         return draws
@@ -293,7 +229,7 @@ class _Work:
 
     @property
     def seconds(self) -> float:
-        return time.monotonic() - self.started
+        return clock() - self.started
 
     def _can_afford(self, evaluations: float, seconds: float) -> bool:
         return (
@@ -313,22 +249,25 @@ class _Work:
         count = len(positions)
         self.num_evaluations += count
         padded = np.concatenate([positions, np.repeat(positions[:1], -count % CHUNK, axis=0)])
-        pieces = [
-            _evaluate(self.density, jnp.asarray(padded[start : start + CHUNK], dtype))
-            for start in range(0, len(padded), CHUNK)
-        ]
-        found = [
-            np.concatenate([np.asarray(x, float) for x in column])[:count]
-            for column in zip(*pieces, strict=True)
-        ]
-        return cast(Found, (positions, *found))
+
+        def evaluated() -> list[np.ndarray]:
+            pieces = [
+                _evaluate(self.density, jnp.asarray(padded[start : start + CHUNK], dtype))
+                for start in range(0, len(padded), CHUNK)
+            ]
+            return [
+                np.concatenate([np.asarray(x, float) for x in column])[:count]
+                for column in zip(*pieces, strict=True)
+            ]
+
+        return cast(Found, (positions, *remember("draws", evaluated)))
 
     # --- explore ---
 
     def _explore(self) -> None:
         self._say("drawing from the prior")
         keys = jax.random.split(self._next_key(), PROBE)
-        drawn = _draw_prior(self.density, keys)
+        drawn = remember("prior draws", lambda: _draw_prior(self.density, keys))
         found = cast(Found, tuple(np.asarray(x, float) for x in drawn))
         self.num_evaluations += PROBE
         probe = Draws(
@@ -346,19 +285,21 @@ class _Work:
                 continue
             exploration = Exploration(probe.positions, log_weights, np.arange(PROBE))
             if effective_sample_size(log_weights) < enough:
+                before = self.spent
                 exploration = self._scout(part)
-                self.explored[part] = [exploration]
+                self.explored[part], self.part_costs[part] = [exploration], self.spent - before
+                exploration = exploration.flattened()
             if np.isfinite(exploration.log_weights).any():
                 self.groups[part] = self._fit(part, exploration)
 
     def _fit(self, part: Part, exploration: Exploration) -> Warped:
         """A mixture fitted to points, or the curvature at the mode where that fits better."""
-        exploration = exploration.flattened()
         points, log_weights, _ = exploration
         density, rival = self.density.part(part.name, part.output), None
         if density.dimension >= MIN_LAPLACE_DIMENSION and gradient_mode(density) == "reverse":
             start = np.average(points, axis=0, weights=relative_weights(log_weights))
-            mode = find_mode(density, jnp.asarray(start, jnp.result_type(float)))
+            from_here = jnp.asarray(start, jnp.result_type(float))
+            mode = remember("mode", lambda: find_mode(density, from_here), Mode)
             # Every step has the cost of a gradient for each column of the second derivatives.
             self.num_gradients += (int(mode.num_steps) + 1) * (1 + 2 * density.dimension)
             if mode.is_found:
@@ -367,11 +308,13 @@ class _Work:
             return warps.fit(*exploration, self.rng, rival)
         return Warped(mixtures.fit(*exploration, self.rng, rival))
 
-    def _scout(self, part: Part) -> Exploration:
+    def _scout(self, part: Part, wider: int = 1) -> Exploration:
         label = {0: "γ", 1: "γf⁺", -1: "γf⁻"}[part.sign]
         self._say(f"exploring {label}")
         softened = self.softened.part(part.name, part.output) if part.sign else self.density
-        evidence = self.scout.estimate(self._next_key(), softened)
+        count = wider * self.scout.num_particles
+        scout = dataclasses.replace(self.scout, num_particles=count)
+        evidence = remembered(scout, self._next_key(), softened)
         self.num_evaluations += evidence.num_evaluations
         self.num_gradients += evidence.num_gradients
         self.has_nan |= evidence.num_invalid > 0
@@ -384,10 +327,11 @@ class _Work:
 
     def _refine(self) -> Proposal:
         """Refits from pilot draws while that helps, then divides the draws among the parts."""
-        proposal = Proposal(
-            dict(self.groups), dict.fromkeys(self.groups, 1 / len(self.groups)), self.prior
-        )
+        proposal = self._proposal()
         pilots, best, best_size = [self._draw(proposal, self.pilot_size, 0)], 0, 0.0
+        if self._explore_more(pilots[0]):
+            proposal = self._proposal()
+            pilots = [self._draw(proposal, self.pilot_size, 0)]
         proposals = [proposal]
         for number in range(MAX_REFITS):
             self._say("fitting")
@@ -408,6 +352,26 @@ class _Work:
             pilots.append(self._draw(proposal, self.pilot_size, 0))
         proposal = proposals[best]
         return proposal._replace(shares=self._allocate(proposal, pilots[best]))
+
+    def _proposal(self) -> Proposal:
+        shares = dict.fromkeys(self.groups, 1 / len(self.groups))
+        return Proposal(dict(self.groups), shares, self.prior)
+
+    def _explore_more(self, pilot: Draws) -> bool:
+        """Explores parts again, with more particles, that the pilot hardly sees."""
+        is_any = False
+        for part, cost in self.part_costs.items():
+            is_weak = part_ess(pilot, part) < MIN_PILOT_SHARE * len(pilot.replicate)
+            reserve = self.exploration[0] + self.settings.num_replicates * self.round_size
+            seconds = WIDER * (self.exploration[1] + 1.0)
+            if is_weak and self._can_afford(WIDER * cost + reserve, seconds):
+                found = self._scout(part, wider=WIDER)
+                if np.isfinite(found.log_weights).any():
+                    self.explored[part] = [found]
+                    self.groups[part] = self._fit(part, found.flattened())
+                    is_any = True
+        self.part_costs = {}
+        return is_any
 
     def _draw(self, proposal: Proposal, count: int, replicate: int) -> Draws:
         shape = (count, self.density.dimension + 2)

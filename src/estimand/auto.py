@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import math
-import time
 from typing import Any
 
 import jax
@@ -14,6 +13,7 @@ from estimand.bridge import BridgeSampling
 from estimand.density import Density
 from estimand.evidence import Status
 from estimand.importance import is_reached
+from estimand.journal import clock
 from estimand.methods import (
     MAX_JOINT_ERRORS,
     TABI,
@@ -37,7 +37,7 @@ CHAINS = BridgeSampling(num_samples=2500, num_warmup=1000, num_chains=8)
 # What these cost for each density, roughly.
 ROUTE_COST = 1_000_000
 # Shares of the budget for the mixture, and for a second one in other coordinates.
-FIRST_SHARE, SECOND_SHARE = 0.5, 0.25
+FIRST_SHARE, SECOND_SHARE = 0.7, 0.2
 MIN_SCALE = 0.1
 
 # Statuses that another route may mend. A NaN or missing mass it would only find again.
@@ -90,7 +90,7 @@ class _Journey:
 
     def __init__(self, settings: Auto, rng_key: jax.Array, density: Density):
         self.settings, self.rng_key, self.density = settings, rng_key, density
-        self.started = time.monotonic()
+        self.started = clock()
         self.num_evaluations = self.num_gradients = 0
         self.notes: list[str] = []
 
@@ -165,7 +165,7 @@ class _Journey:
 
     @property
     def seconds_left(self) -> float:
-        return self.settings.max_seconds - (time.monotonic() - self.started)
+        return self.settings.max_seconds - (clock() - self.started)
 
     def _has_left(self, share: float) -> bool:
         left = self.settings.max_evaluations - self.spent

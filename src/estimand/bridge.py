@@ -20,6 +20,7 @@ from numpyro.diagnostics import split_gelman_rubin
 
 from estimand.density import Density, PathPoint
 from estimand.evidence import Evidence, evidence_from_weights, log_mean
+from estimand.journal import remember
 from estimand.program import ProgramError
 from estimand.settings import Settings, require_count
 
@@ -129,6 +130,13 @@ def nuts_chains(
     Positions of shape (chains, draws, dimension); None if a chain finds nowhere to start, after
     `NUM_STARTS` prior draws each.
     """
+    settings = num_samples, num_warmup, num_chains
+    return remember("NUTS", lambda: _nuts_chains(rng_key, density, *settings))
+
+
+def _nuts_chains(
+    rng_key: jax.Array, density: Density, num_samples: int, num_warmup: int, num_chains: int
+) -> tuple[np.ndarray, int] | None:
     start_key, run_key = jax.random.split(rng_key)
     starts, scores = _starts(density, start_key, num_chains)
     if not np.isfinite(scores).all():

@@ -25,6 +25,7 @@ from estimand.annealed import AnIS
 from estimand.auto import Auto
 from estimand.estimate import Estimate, estimate_expectation, load
 from estimand.io import RecordError
+from estimand.journal import CheckpointError
 from estimand.merge import MergeError
 from estimand.methods import TABI, Method
 from estimand.posterior import PosteriorMCMC
@@ -220,10 +221,14 @@ def _exit_code(result: Estimate) -> int:
     return 0 if result.status else NOT_TRUSTED
 
 
-def _estimate(expectation: Expectation, method: Method, seed: int) -> Estimate:
+def _estimate(
+    expectation: Expectation, method: Method, seed: int, checkpoint: Path | None = None
+) -> Estimate:
     try:
-        return estimate_expectation(expectation, method, rng_key=seed, throw=False)
-    except ProgramError as error:
+        return estimate_expectation(
+            expectation, method, rng_key=seed, throw=False, checkpoint=checkpoint
+        )
+    except (ProgramError, CheckpointError, RecordError) as error:
         raise click.UsageError(str(error)) from error
     except Exception as error:
         # A crash must not look like an estimate that was made and is not trusted.
@@ -301,6 +306,11 @@ _record = click.argument("record", type=click.Path(path_type=Path, dir_okay=Fals
 @_seed
 @_double
 @click.option("--output", type=click.Path(path_type=Path), help="Save the record to this file.")
+@click.option(
+    "--checkpoint",
+    type=click.Path(path_type=Path),
+    help="Keep the work here as it is done: after a crash the same command goes on from it.",
+)
 @click.option("--report", type=click.Path(path_type=Path), help="Write an HTML report here.")
 @_json
 def run(
@@ -312,6 +322,7 @@ def run(
     seed: int,
     double: bool,
     output: Path | None,
+    checkpoint: Path | None,
     report: Path | None,
     as_json: bool,
 ) -> None:
@@ -322,9 +333,11 @@ def run(
       estimand run model.py:program
       estimand run model.py:program --data data.csv --relative-error 0.001
       estimand run model.py:program --seed 1 --output 1.est --report 1.html
+      estimand run model.py:program --checkpoint run.est
       estimand run model.py:program --json | jq .outputs[0].value
     """
     _check_output(output, "--output")
+    _check_output(checkpoint, "--checkpoint")
     _check_output(report, "--report")
     _check_plots(report is not None)
     _use_double(double)
@@ -335,7 +348,7 @@ def run(
     )
     started = time.perf_counter()
     _say(f"estimating with {method!r}, seed {seed} …")
-    result = _estimate(expectation, method, seed)
+    result = _estimate(expectation, method, seed, checkpoint)
     _say(f"done in {time.perf_counter() - started:.1f} s")
     if output is not None:
         result.save(output)

@@ -5,26 +5,29 @@ from __future__ import annotations
 import dataclasses
 import functools
 import json
+import math
 import os
 import time
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from estimand import io, progress
+from estimand import io, journal, progress
 from estimand.auto import Auto
 from estimand.compilation import CompilationClock
 from estimand.density import Density
 from estimand.diagnostics import Diagnosis, diagnose
 from estimand.evidence import Estimator, Evidence, Status
-from estimand.merge import merge
-from estimand.methods import Method
-from estimand.origin import origin_of
+from estimand.importance import error_scale, is_reached
+from estimand.merge import ENOUGH_EFFECTIVE, merge
+from estimand.methods import Figures, Method, worst
+from estimand.origin import Origin, fingerprint, fresh_key, origin_of
 from estimand.program import PARTS, Expectation, ExpectationProgram, bind
-from estimand.record import Record, resample
+from estimand.record import Contents, Record, resample
+from estimand.settings import require_count
 from estimand.summary import Summary, summarise
 
 if TYPE_CHECKING:
@@ -34,13 +37,23 @@ if TYPE_CHECKING:
 _DRAWN = {"posterior": "gamma2"} | {name: name for name in PARTS}
 
 
+class Task(NamedTuple):
+    """What an estimate is of, as it is needed to go on with it."""
+
+    expectation: Expectation
+    method: Method
+
+
 @dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
 class Estimate(Record):
     """The estimate of an expectation, with its error and how it was come by.
 
     `value` and `standard_error` have the structure of the program's return value. Unpacks as the
-    paper's pair ``value, diagnostics``.
+    paper's pair ``value, diagnostics``. `task` is there in the session that made the estimate and
+    is not saved.
     """
+
+    task: Task | None = dataclasses.field(default=None, repr=False)
 
     @property
     def diagnostics(self) -> dict[str, Any]:
@@ -127,7 +140,57 @@ class Estimate(Record):
         for other in others:
             if not isinstance(other, Estimate):
                 raise TypeError(f"merge: expected estimates, got {other!r}.")
-        return Estimate(**merge([self, *others])) if others else self
+        if not others:
+            return self
+        tasks = (item.task for item in (self, *others) if item.task is not None)
+        return Estimate(**merge([self, *others]), task=next(tasks, None))
+
+    def refine(
+        self,
+        *,
+        relative_error: float,
+        max_evaluations: float = math.inf,
+        max_runs: int = 100,
+        expectation: Expectation | None = None,
+        method: Method | None = None,
+        throw: bool = True,
+        progress_bar: bool | None = None,
+    ) -> Estimate:
+        """Goes on until the standard error is small enough; nothing so far is thrown away.
+
+        Runs the same method again with fresh keys, which follow from those so far, and merges.
+        An estimate that is precise enough is returned as it is.
+
+        Args:
+            relative_error: standard error to reach for every output, relative to its value.
+            max_evaluations: evaluations that may be spent further, a gradient counting as 3; a
+                run is begun if one of average cost fits.
+            max_runs: runs that may be made further.
+            expectation: the program called with its data; needed for a record that was loaded.
+            method: the method; needed for a record that was loaded if it is not the default one.
+            throw: raise `EstimationError` if the status is not `ok`.
+            progress_bar: as in `estimate_expectation`.
+
+        Returns:
+            The merged estimate. Its status is `not_converged` if the error was not reached.
+
+        Raises:
+            ValueError: if a loaded record is of another program, other data or another method.
+        """
+        if not relative_error > 0:
+            raise ValueError(f"refine: relative_error must be positive; it is {relative_error}.")
+        if not max_evaluations > 0:
+            raise ValueError(f"refine: max_evaluations must be positive; it is {max_evaluations}.")
+        require_count("refine", "max_runs", max_runs)
+        task = _task_of(self, expectation, method)
+        with progress.bar(progress_bar):
+            pieces = _refined(self, task, relative_error, max_evaluations, max_runs)
+        estimate = _judged(pieces[0].merge(*pieces[1:]), task, relative_error)
+        if estimate.task is None:
+            estimate = dataclasses.replace(estimate, task=task)
+        if throw and not estimate.status:
+            raise EstimationError(estimate)
+        return estimate
 
     def to_dict(self) -> dict[str, Any]:
         """All figures and settings as plain data; NaN and infinities are strings, as in JSON."""
@@ -219,6 +282,7 @@ def estimate_expectation(
     rng_key: int | jax.Array = 0,
     throw: bool = True,
     progress_bar: bool | None = None,
+    checkpoint: str | os.PathLike | None = None,
 ) -> Estimate:
     """Estimates the expectation of a bound program's return value.
 
@@ -231,6 +295,14 @@ def estimate_expectation(
             `status` must then be looked at.
         progress_bar: a bar on standard error with the stage and the estimate so far; by default
             where that is a terminal and rich is installed.
+        checkpoint: a file in which the work is kept as it is done. A run that was cut off goes on
+            from it when it is called again with the same arguments, to the same result. In the
+            end the file is the saved record, which such a call then returns at once.
+
+    Raises:
+        EstimationError: if the status is not `ok`, unless ``throw=False``.
+        CheckpointError: if the checkpoint is of another program, data, method, key, precision or
+            version of a library.
     """
     if isinstance(expectation, ExpectationProgram):
         raise TypeError(
@@ -244,26 +316,152 @@ def estimate_expectation(
         hint = f" Did you mean TABI({type(method).__name__}(...))?" * hasattr(method, "estimate")
         raise TypeError(f"expected a method such as TABI(AnIS()), got {method!r}.{hint}")
     key = as_key(rng_key)
-    origin = origin_of(expectation, method, key)
+    task, origin = Task(expectation, method), origin_of(expectation, method, key)
+    with progress.bar(progress_bar):
+        if checkpoint is None:
+            estimate = _estimated(task, key, origin)
+        else:
+            estimate = _resumed(checkpoint, task, key, origin)
+    if throw and not estimate.status:
+        raise EstimationError(estimate)
+    return estimate
+
+
+def _estimated(task: Task, key: jax.Array, origin: Origin) -> Estimate:
     started = time.perf_counter()
-    with progress.bar(progress_bar), CompilationClock() as clock:
-        density = Density.of(expectation)
-        method.check(density)
-        run = method.run(key, density)
-    assert expectation.output is not None
-    estimate = Estimate(
-        program=expectation.name,
-        method=repr(method),
-        output=expectation.output,
+    with CompilationClock() as clock:
+        density = Density.of(task.expectation)
+        task.method.check(density)
+        run = task.method.run(key, density)
+    assert task.expectation.output is not None
+    return Estimate(
+        program=task.expectation.name,
+        method=repr(task.method),
+        output=task.expectation.output,
         run=run,
         compile_seconds=clock.seconds,
         run_seconds=time.perf_counter() - started - clock.seconds,
         origin=origin,
         density=density,
+        task=task,
     )
-    if throw and not estimate.status:
-        raise EstimationError(estimate)
+
+
+def _resumed(path: str | os.PathLike, task: Task, key: jax.Array, origin: Origin) -> Estimate:
+    """The finished record in a checkpoint, or a run that goes on from it and then replaces it."""
+    wanted = fingerprint(origin)
+    if io.is_record(path):
+        finished = load(path)
+        journal.require_same(path, fingerprint(finished.origin), wanted)
+        return dataclasses.replace(finished, task=task)
+    with journal.writing(path, wanted) as book:
+        estimate = _estimated(task, key, origin)
+        seconds = book.seconds - estimate.compile_seconds
+    estimate = dataclasses.replace(estimate, run_seconds=seconds)
+    estimate.save(path)
     return estimate
+
+
+# --- going on with an estimate ---
+
+
+def _task_of(estimate: Estimate, expectation: Expectation | None, method: Method | None) -> Task:
+    """What the estimate is of, checked against it."""
+    if expectation is None and estimate.task is not None:
+        expectation = estimate.task.expectation
+    if method is None:
+        method = Auto() if estimate.task is None else estimate.task.method
+    if expectation is None:
+        raise ValueError(
+            "refine: a record that was loaded does not have its program: give it with its data, "
+            f"as in refine(expectation={estimate.program}(data), relative_error=...)."
+        )
+    if not estimate.origin.keys:
+        raise ValueError(
+            "refine: the estimate does not say which key it is of; only estimates made by "
+            "estimate_expectation can be refined."
+        )
+    if not isinstance(expectation, Expectation):
+        raise TypeError(f"refine: expected a bound expectation program, got {expectation!r}.")
+    given = origin_of(expectation, method, jax.random.key(0))
+    for what, remedy in {
+        "program": "give the program that it was made with, unchanged",
+        "data": "give the same data",
+        "method": f"give method={estimate.method}",
+    }.items():
+        if getattr(given, f"{what}_digest") != getattr(estimate.origin, f"{what}_digest"):
+            raise ValueError(f"refine: the estimate is of another {what}: {remedy}.")
+    return Task(expectation, method)
+
+
+def _refined(
+    estimate: Estimate, task: Task, goal: float, max_evaluations: float, max_runs: int
+) -> list[Estimate]:
+    """The estimate and further runs, in rounds that at most double the number of runs."""
+    pieces, keys, spent = [estimate], list(estimate.origin.keys), 0.0
+    merged = estimate
+    while (lack := _lack(_judged(merged, task, goal), goal)) > 1:
+        cost = merged.cost / len(keys)
+        wanted = min(math.ceil((min(lack, 2.0) - 1) * len(keys)), max_runs + 1 - len(pieces))
+        before = len(pieces)
+        for _ in range(wanted):
+            if spent + cost > max_evaluations:
+                break
+            progress.say(progress.Progress(f"further run {len(pieces)}"))
+            key, text = fresh_key(keys)
+            run = _estimated(task, key, origin_of(task.expectation, task.method, key))
+            spent += run.cost
+            pieces.append(_compact(run))
+            keys.append(text)
+        if len(pieces) == before:
+            break
+        merged = pieces[0].merge(*pieces[1:])
+    return pieces
+
+
+def _lack(estimate: Estimate, goal: float) -> float:
+    """How many times more draws the asked error needs; at most 1 where it is reached."""
+    if any(status is Status.nan_density for status in estimate.statuses):
+        return 0.0
+    return max(_lacking(figures, goal) for figures in estimate.run.figures)
+
+
+def _lacking(figures: Figures, goal: float) -> float:
+    if not math.isfinite(figures.standard_error):
+        return math.inf
+    lack = (figures.standard_error / (goal * error_scale(figures))) ** 2
+    # An error that rests on few draws is not yet known.
+    return max(lack, 2.0) if figures.status is Status.low_ess else lack
+
+
+def _compact(estimate: Estimate) -> Estimate:
+    """The same without all of its draws, as if it had been saved and loaded."""
+    return dataclasses.replace(
+        estimate,
+        run=estimate.run._replace(evidence=()),
+        density=None,
+        contents=Contents(estimate.parts, estimate.draws, estimate.paths),
+    )
+
+
+def _judged(estimate: Estimate, task: Task, goal: float) -> Estimate:
+    """The estimate with statuses that go by the error that was asked for now.
+
+    Of a method that itself has an error to reach, `not_converged` says only that it did not.
+    """
+    has_goal = hasattr(task.method, "relative_error")
+    figures = []
+    for item in estimate.run.figures:
+        status = item.status
+        if status is Status.not_converged and has_goal:
+            is_enough = min(item.ess_z1, estimate.run.ess_z2) >= ENOUGH_EFFECTIVE
+            status = Status.ok if is_enough else Status.low_ess
+        if not (math.isfinite(item.standard_error) and is_reached(item, goal)):
+            status = worst([status, Status.not_converged])
+        figures.append(item._replace(status=status))
+    if tuple(figures) == estimate.run.figures:
+        return estimate
+    return dataclasses.replace(estimate, run=estimate.run._replace(figures=tuple(figures)))
 
 
 def log_evidence(

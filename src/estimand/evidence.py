@@ -23,6 +23,7 @@ from jax.scipy.special import logsumexp
 from numpyro import handlers
 
 from estimand.density import Density, is_invalid
+from estimand.journal import remember
 from estimand.program import ProgramError
 from estimand.settings import Settings, require_count
 
@@ -141,6 +142,12 @@ class Estimator(Protocol):
         """Raises, before any work, if the estimator cannot take this density."""
 
     def estimate(self, rng_key: jax.Array, density: Density) -> Evidence: ...
+
+
+def remembered(estimator: Estimator, rng_key: jax.Array, density: Density) -> Evidence:
+    """What the estimator says of a density, which a run with a checkpoint asks only once."""
+    label = type(estimator).__name__
+    return remember(label, lambda: estimator.estimate(rng_key, density), Evidence, Trace)
 
 
 def evidence_from_weights(

@@ -70,6 +70,15 @@ def write_atomically(path: str | os.PathLike, data: bytes) -> None:
         raise
 
 
+def is_record(path: str | os.PathLike) -> bool:
+    """Whether there is a file that begins as a saved record does."""
+    try:
+        with FilePath(path).open("rb") as file:
+            return file.read(len(MAGIC) + 1) == f"{MAGIC} ".encode()
+    except FileNotFoundError:
+        return False
+
+
 def load(path: str | os.PathLike) -> dict[str, Any]:
     """The fields of a saved record."""
     data = FilePath(path).read_bytes()

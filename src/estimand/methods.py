@@ -25,7 +25,9 @@ from estimand.evidence import (
     effective_sample_size,
     log_mean,
     pareto_k,
+    remembered,
 )
+from estimand.journal import remember
 
 CONFIDENCE = 0.95
 # Independent routes that are farther apart than this many joint errors disagree.
@@ -155,7 +157,7 @@ class TABI:
         outputs = range(density.num_outputs) if outputs is None else outputs
         known = density.known_signs
         keys = jax.random.split(rng_key, 1 + 2 * density.num_outputs)
-        z2 = self.normaliser.estimate(keys[0], density.part("gamma2"))
+        z2 = remembered(self.normaliser, keys[0], density.part("gamma2"))
         evidence, figures = [("gamma2", z2)], []
         for output in outputs:
             parts: dict[str, Evidence | None] = {}
@@ -165,7 +167,7 @@ class TABI:
                     parts[name] = None
                     continue
                 key = keys[1 + 2 * output + number]
-                parts[name] = estimator.estimate(key, density.part(name, output))
+                parts[name] = remembered(estimator, key, density.part(name, output))
                 evidence.append((name, parts[name]))  # type: ignore[arg-type]
             figures.append(combine(parts["gamma1_plus"], parts["gamma1_minus"], z2))
         evidence = jax.block_until_ready(evidence)
@@ -265,9 +267,10 @@ class SelfNormalised:
 
     def run(self, rng_key: jax.Array, density: Density) -> Run:
         density = density.part("gamma2")
-        evidence = jax.block_until_ready(self.estimator.estimate(rng_key, density))
+        evidence = jax.block_until_ready(remembered(self.estimator, rng_key, density))
         log_weights = np.asarray(evidence.log_weights, float)
-        outputs = np.asarray(_outputs(density, evidence.positions), float)
+        found = remember("outputs", lambda: _outputs(density, evidence.positions))
+        outputs = np.asarray(found, float)
         return Run(
             figures=tuple(_weighted_figures(log_weights, f, evidence) for f in outputs.T),
             num_evaluations=evidence.num_evaluations + log_weights.size,

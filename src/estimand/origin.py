@@ -13,13 +13,14 @@ import enum
 import functools
 import hashlib
 import inspect
+import itertools
 import platform
 import sys
 import sysconfig
 import textwrap
 import tokenize
 import types
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from importlib import metadata
 from typing import Any
 
@@ -33,6 +34,7 @@ _INSTALLED = tuple(
     sysconfig.get_paths()[kind] for kind in ("stdlib", "platstdlib", "purelib", "platlib")
 )
 MAX_DEPTH = 20
+_FURTHER = 0x65737469
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -65,6 +67,38 @@ def origin_of(expectation: Expectation, method: Any, rng_key: jax.Array) -> Orig
         created=datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
         versions=_versions(),
     )
+
+
+def fingerprint(origin: Origin) -> dict[str, str]:
+    """What must be equal for one run to go on where another was cut off."""
+    return {
+        "program": origin.program_digest,
+        "data": origin.data_digest,
+        "method": origin.method_digest,
+        "key": " ".join(origin.keys),
+        **origin.versions,
+    }
+
+
+def fresh_key(keys: Iterable[str]) -> tuple[jax.Array, str]:
+    """A key for a further run, and its text; the same for the same keys so far, and new.
+
+    Runs split their keys, and small numbers folded into a key can give those same ones: the
+    constant keeps the new key apart from all that a run has used.
+    """
+    known = sorted(keys)
+    base = jax.random.fold_in(_read_key(known[0]), _FURTHER)
+    for number in itertools.count(len(known)):
+        key = jax.random.fold_in(base, number)
+        if (text := describe_key(key)) not in known:
+            break
+    return key, text
+
+
+def _read_key(text: str) -> jax.Array:
+    implementation, _, numbers = text.partition(":")
+    data = np.asarray([int(number) for number in numbers.split(",")], np.uint32)
+    return jax.random.wrap_key_data(jnp.asarray(data), impl=implementation)
 
 
 def describe_key(rng_key: jax.Array) -> str:

@@ -16,6 +16,7 @@ from numpyro.diagnostics import effective_sample_size, split_gelman_rubin
 
 from estimand.density import Density, PathPoint
 from estimand.evidence import MIN_ESS, Status, total
+from estimand.journal import remember
 from estimand.kernels import Kernel, State, Tuning
 from estimand.methods import Figures, Run, rule_of_three, worst
 from estimand.program import ProgramError
@@ -69,11 +70,15 @@ class PosteriorMCMC(Settings):
     def run(self, rng_key: jax.Array, density: Density) -> Run:
         density = density.part("gamma2")
         if self.kernel is None:
-            outputs, num_evaluations, num_gradients = self._numpyro_nuts(rng_key, density)
+            outputs, num_evaluations, num_gradients = remember(
+                "NUTS", lambda: self._numpyro_nuts(rng_key, density)
+            )
         else:
             tuning = jax.tree.map(lambda x: x[0], self.kernel.tuning(density, 1))
             structure = dataclasses.replace(self, kernel=self.kernel.structure())
-            outputs, cost = _run_chains(structure, rng_key, density, tuning)
+            outputs, cost = remember(
+                "chains", lambda: _run_chains(structure, rng_key, density, tuning)
+            )
             num_evaluations, num_gradients = (total(x) for x in cost)
         values = np.asarray(outputs, float)
         return Run(

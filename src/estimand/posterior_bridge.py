@@ -25,6 +25,7 @@ from estimand.bridge import (
 )
 from estimand.density import Density, PathPoint, Terms, is_invalid
 from estimand.evidence import MIN_ESS, Status, effective_sample_size, log_mean, total
+from estimand.journal import remember
 from estimand.kernels import HMC, Kernel, RandomWalk, Tuning
 from estimand.methods import (
     LOG_MAX,
@@ -308,7 +309,9 @@ def _temper_islands(
 
 
 def _bridge(settings: SMC, rng_key: jax.Array, density: Density, starts: jax.Array) -> _Bridged:
-    record = _temper_islands(settings, rng_key, density, starts)
+    record = remember(
+        "islands", lambda: _temper_islands(settings, rng_key, density, starts), _Record
+    )
     log_target = np.asarray(record.log_target, float)
     betas = np.asarray(record.betas, float)
     betas = betas[np.isfinite(betas)]

@@ -1,0 +1,80 @@
+"""What explorations found, and the proposal that is fitted to it and drawn from."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+from estimand.importance import Draws, Found, Part
+from estimand.mixture import Mixture
+from estimand.warp import Warped
+
+PRIOR_SHARE = 0.08
+# Islands whose log Z lags behind the largest one by more than this are not fitted to.
+MAX_LAG = 10.0
+# Components, the heaviest first, that serve as control variates.
+MAX_CONTROLS = 48
+
+
+class Exploration(NamedTuple):
+    """Weighted points of a part, and the Markov chain that each of them is from."""
+
+    points: np.ndarray
+    log_weights: np.ndarray
+    chains: np.ndarray
+
+    @staticmethod
+    def join(explorations: list[Exploration]) -> Exploration:
+        counts = np.cumsum([0, *(item.chains.max() + 1 for item in explorations[:-1])])
+        chains = [item.chains + n for item, n in zip(explorations, counts, strict=True)]
+        points, log_weights = (
+            np.concatenate(pieces) for pieces in list(zip(*explorations, strict=True))[:2]
+        )
+        return Exploration(points, log_weights, np.concatenate(chains))
+
+    def flattened(self) -> Exploration:
+        """The same with islands of equal weight, but for those that found next to nothing.
+
+        All islands sample the same law, and what they estimate Z to be is noisier than that.
+        """
+        is_rich = self.log_weights > self.log_weights.max() - MAX_LAG
+        return self._replace(log_weights=np.where(is_rich, 0.0, -np.inf))
+
+
+class Proposal(NamedTuple):
+    """The mixture that is drawn from: one group of components per part, and one for the prior."""
+
+    groups: dict[Part, Warped]
+    shares: dict[Part, float]
+    prior: Mixture
+
+    @property
+    def pieces(self) -> list[Warped]:
+        """All components with their weights, those that are not warped in one mixture."""
+        scaled = [
+            group.scaled((1 - PRIOR_SHARE) * self.shares[part])
+            for part, group in self.groups.items()
+        ]
+        plain = [group.mixture for group in scaled if group.warp is None]
+        joined = Mixture.join([*plain, self.prior.scaled(PRIOR_SHARE)])
+        return [Warped(joined), *(group for group in scaled if group.warp is not None)]
+
+    def evaluated(self, found: Found, replicate: int) -> Draws:
+        """Draws with their density under this proposal and their controls."""
+        pieces = self.pieces
+        log_densities, shares = zip(
+            *(piece.log_density_and_shares(found[0]) for piece in pieces), strict=True
+        )
+        log_proposal = np.logaddexp.reduce(log_densities, axis=0)
+        shares = np.concatenate(
+            [
+                share * np.exp(log_density - log_proposal)[:, None]
+                for share, log_density in zip(shares, log_densities, strict=True)
+            ],
+            axis=1,
+        )
+        weights = np.concatenate([piece.mixture.weights for piece in pieces])
+        largest = np.argsort(weights)[-MAX_CONTROLS:]
+        controls = (shares - weights)[:, largest]
+        return Draws(*found, log_proposal, np.full(len(found[0]), replicate), controls)
