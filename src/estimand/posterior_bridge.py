@@ -315,12 +315,14 @@ def _bridge(settings: SMC, rng_key: jax.Array, density: Density, starts: jax.Arr
     log_target = np.asarray(record.log_target, float)
     betas = np.asarray(record.betas, float)
     betas = betas[np.isfinite(betas)]
-    log_ratios = np.array(
-        [
-            _log_ratio(betas, log_target[:, island], settings.num_chains)
-            for island in range(settings.num_islands)
-        ]
-    )
+    # Draws of another density give no ratio, and a warning that the refusal of them makes needless.
+    with np.errstate(invalid="ignore"):
+        log_ratios = np.array(
+            [
+                _log_ratio(betas, log_target[:, island], settings.num_chains)
+                for island in range(settings.num_islands)
+            ]
+        )
     statuses = [Status.nan_density] if total(record.invalid) else []
     if not record.is_finished:
         statuses.append(Status.not_converged)
