@@ -174,6 +174,9 @@ def _feed(
         say("type", value.__module__, value.__qualname__)
     elif isinstance(value, types.ModuleType):
         say("module", value.__name__)
+    elif isinstance(value, jax.core.Tracer):
+        # Left behind in a list that the model appends to; it has no value.
+        say("traced", value.shape, value.dtype)
     elif isinstance(value, jax.Array) and jnp.issubdtype(value.dtype, jax.dtypes.prng_key):
         say("key", describe_key(value))
     elif isinstance(value, jax.Array | np.ndarray | np.generic) or _is_column(value):
