@@ -364,7 +364,7 @@ def test_interrupted_anywhere_it_goes_on_to_the_same(
     count = 0
     while True:
         # A few more calls in each attempt.
-        interrupt(7 if method == "adaptive" else 2)
+        interrupt({"adaptive": 7, "warp": 5}.get(method, 2))
         try:
             result = estimated(method, path)
             break
