@@ -101,11 +101,14 @@ def _cell(value):
 
 
 def environment():
-    """Versions and cores; nothing that names the machine."""
+    """Versions, cores and device; nothing that names the machine."""
+    import jax
+
     packages = ("jax", "jaxlib", "numpyro", "numpy", "estimand")
     return {
         "python": platform.python_version(),
         **{name: importlib.metadata.version(name) for name in packages},
         "cpu_count": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else None,
         "cpu_count_total": os.cpu_count(),
+        "device": jax.devices()[0].device_kind,
     }

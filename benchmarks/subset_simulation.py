@@ -192,8 +192,9 @@ def run_chains(margin, rng_key, space, seeds, bound, log_scale):
         )
         path = jax.tree.map(lambda start, rest: jnp.concatenate([start[None], rest]), states, path)
         gain = 1 / jnp.sqrt(number + 1.0)
-        # Beyond 1 the proposals hardly change, and the next level would start far too wide.
-        return jnp.minimum(log_scale + gain * (rates.mean() - SOUGHT_ACCEPTANCE), 0.0), path
+        log_scale += gain * (rates.mean() - SOUGHT_ACCEPTANCE)
+        # Above this every proposal is independent; the next level would start far too wide.
+        return jnp.minimum(log_scale, -jnp.log(spread.min())), path
 
     groups = jax.tree.map(lambda value: value.reshape(NUM_GROUPS, -1, *value.shape[1:]), seeds)
     keys = jax.random.split(rng_key, NUM_GROUPS)

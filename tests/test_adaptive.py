@@ -253,6 +253,7 @@ def test_missed_modes_are_seen_by_a_fresh_exploration(rng_key: jax.Array) -> Non
             work._scout = one_sided  # type: ignore[method-assign]
             work._explore()
             work.exploration = work.spent, work.seconds
+            work.part_costs = {}  # no wider exploration, which would find the mode
             work._scout = scout  # type: ignore[method-assign]
             proposal = work._refine()
             draws = work._integrate(proposal)

@@ -282,7 +282,7 @@ def gentle(y: float) -> Any:
     """No part of it needs a scout."""
     x = numpyro.sample("x", dist.Normal(0.0, 1.0))
     numpyro.sample("y", dist.Normal(x, 1.0), obs=y)
-    return 2.0 + x
+    return x**2
 
 
 @ep.expectation
@@ -363,8 +363,8 @@ def test_interrupted_anywhere_it_goes_on_to_the_same(
     wanted = contents(estimated(method))
     count = 0
     while True:
-        # Two more calls in each attempt.
-        interrupt(2)
+        # A few more calls in each attempt.
+        interrupt({"adaptive": 7, "warp": 5}.get(method, 2))
         try:
             result = estimated(method, path)
             break
@@ -559,4 +559,4 @@ def test_killed_at_random_moments_it_goes_on_to_the_same(
     assert done.returncode == 0, done.stderr[-3000:]
     told = json.loads(done.stdout.splitlines()[-1])
     assert told["same"]
-    assert told["landed"], told
+    assert len(told["landed"]) >= kills // 2, told
