@@ -145,6 +145,7 @@ def test_links_in_the_docs_lead_somewhere() -> None:
                 assert (path.parent / target).exists(), (path.name, target)
 
 
+@pytest.mark.slow
 def test_demo_prints_both_methods_and_the_truth() -> None:
     result = subprocess.run(
         [sys.executable, str(ROOT / "examples" / "demo.py")],

@@ -123,10 +123,10 @@ def spent(result: ep.Estimate) -> int:
 
 
 def test_budget_of_evaluations_is_kept() -> None:
-    """Within it where the first route serves; where it does not, at most twice over."""
+    """By the mixture, and by islands where a site is discrete."""
     method = ep.Auto(max_evaluations=100_000)
-    for expectation in (bound("figure1"), bound("branching"), ep.expectation(funnel)()):
-        result = ep.estimate_expectation(expectation, method, throw=False)
+    for name in ("figure1", "branching"):
+        result = ep.estimate_expectation(bound(name), method, throw=False)
         assert spent(result) <= 100_000
 
 
