@@ -22,6 +22,7 @@ from click.testing import CliRunner
 from estimand import cli
 
 MODEL = """
+import jax.numpy as jnp
 import numpyro
 import numpyro.distributions as dist
 import estimand as ep
@@ -34,7 +35,8 @@ def program(y, scale=1.0):
 
 @ep.expectation
 def nothing():
-    return numpyro.sample("x", dist.Normal(0.0, 1.0)) > 60.0
+    x = numpyro.sample("x", dist.Normal(0.0, 1.0))
+    return jnp.sin(x) > 2.0
 
 @ep.expectation
 def table(a, b):

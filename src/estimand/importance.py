@@ -20,7 +20,13 @@ from estimand.evidence import (
     log_mean,
     pareto_k,
 )
-from estimand.methods import LOG_MAX, Figures, rule_of_three
+from estimand.methods import (
+    LOG_MAX,
+    LOG_MIN,
+    Figures,
+    below_the_smallest_number,
+    rule_of_three,
+)
 
 # Effective draws that every part must have before an error is believed.
 MIN_EFFECTIVE = 400.0
@@ -168,6 +174,8 @@ def output_figures(draws: Draws, output: int) -> Figures:
         return Figures(0.0, math.inf, Status.no_mass_found, 0.0, upper_bound=bound)
     # Relative to the larger part, so that no scale of f under- or overflows.
     log_scale = max(log_z[1:])
+    if log_scale - log_z[0] < LOG_MIN:
+        return below_the_smallest_number(log_z[1], log_z[2])
     means = Means.of(draws)
     z2 = means(np.exp(log_weights[0] - log_z[0]))
     plus, minus = (means(np.exp(weights - log_scale)) for weights in log_weights[1:])

@@ -33,6 +33,7 @@ CONFIDENCE = 0.95
 # Independent routes that are farther apart than this many joint errors disagree.
 MAX_JOINT_ERRORS = 4.0
 LOG_MAX = math.log(sys.float_info.max) - 1
+LOG_MIN = math.log(sys.float_info.min)
 
 
 class Figures(NamedTuple):
@@ -204,6 +205,8 @@ def combine(plus: Evidence | None, minus: Evidence | None, z2: Evidence) -> Figu
 
     # Relative to the larger part, so that no scale of f overflows.
     log_scale = max(log_plus, log_minus)
+    if log_scale - float(z2.log_z) < LOG_MIN:
+        return below_the_smallest_number(log_plus, log_minus)
     sizes = [math.exp(float(part.log_z) - log_scale) for part in with_mass]
     relative = math.exp(log_plus - log_scale) - math.exp(log_minus - log_scale)
     variance = relative**2 * float(z2.relative_variance) + sum(
@@ -220,6 +223,19 @@ def combine(plus: Evidence | None, minus: Evidence | None, z2: Evidence) -> Figu
         magnitude=sum(sizes) * scale,
         status=figures.status if figures.status is Status.nan_density else worst(statuses),
         is_log_scale=len(with_mass) == 1,
+    )
+
+
+def below_the_smallest_number(log_z1_plus: float, log_z1_minus: float) -> Figures:
+    """Figures of an expectation that floating point cannot hold: never 0 ± 0."""
+    return Figures(
+        value=0.0,
+        standard_error=math.inf,
+        status=Status.no_mass_found,
+        ess_z1=0.0,
+        upper_bound=sys.float_info.min,
+        log_z1_plus=log_z1_plus,
+        log_z1_minus=log_z1_minus,
     )
 
 
