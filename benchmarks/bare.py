@@ -11,9 +11,9 @@ from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
-import problems
 from jax import lax
 from jax.scipy.special import gammaln, log_ndtr
+from problems import sir as epidemic
 
 
 class Model(NamedTuple):
@@ -49,7 +49,7 @@ def sir(y):
         log_prior += constant - math.log(10.0) - 0.5 * ((i0 - 10.0) / 10.0) ** 2
         log_prior += math.log(1000.0) + jax.nn.log_sigmoid(u[1]) + jax.nn.log_sigmoid(-u[1])
         log_prior -= log_ndtr(1.0)
-        mean = jnp.maximum(problems.new_infections(beta, 10.0 * i0), 1e-10)
+        mean = jnp.maximum(epidemic.new_infections(beta, 10.0 * i0), 1e-10)
         log_likelihood = jnp.sum(
             gammaln(y + phi)
             - gammaln(phi)
@@ -58,7 +58,7 @@ def sir(y):
             + phi * jnp.log(phi)
             + y * jnp.log(mean)
         )
-        log_target = jax.nn.log_sigmoid(10.0 * beta / problems.RECOVERY - 30.0)
+        log_target = jax.nn.log_sigmoid(10.0 * beta / epidemic.RECOVERY - 30.0)
         return log_prior, log_likelihood + log_target + 12 * math.log(10.0)
 
     def draw(key):

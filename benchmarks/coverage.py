@@ -7,12 +7,11 @@ only those named and keeps the rest of the record.
 """
 
 import math
-import time
 
 import numpy as np
 from known import known
-from measure import parser, read_results, show, write_record
-from runs import LEVELS, summary, workers
+from measure import show
+from runs import LEVELS, over_problems, summary
 from scipy.stats import binomtest
 
 PROBLEMS = (
@@ -34,8 +33,9 @@ PROBLEMS = (
 )
 
 
-def rows_of(name, runs):
+def rows_of(over_seeds, name, num_seeds):
     """One row for each output."""
+    runs = over_seeds(name, num_seeds)
     for output in range(len(known(name).values)):
         trusted = [item for item in runs if item["status"][output] == "ok"]
         covered = {
@@ -85,29 +85,7 @@ def table(rows):
 
 
 def main(argv=None):
-    options_parser = parser(__doc__, processes=True)
-    options_parser.add_argument("--problems", help=f"some of {','.join(PROBLEMS)}")
-    options_parser.add_argument("--resume", action="store_true", help="keep what is in the record")
-    options_parser.add_argument("--seeds", type=int, help="200 by default, 20 with --quick")
-    options = options_parser.parse_args(argv)
-    names = options.problems.split(",") if options.problems else PROBLEMS
-    for name in names:
-        if name not in PROBLEMS:
-            options_parser.error(f"no problem {name!r}; there are {', '.join(PROBLEMS)}")
-    num_seeds = options.seeds or (20 if options.quick else 200)
-    started = time.perf_counter()
-    rows = []
-    if options.resume or options.problems:
-        rows = read_results("coverage", options.quick) or []
-    with workers(options.processes) as over_seeds:
-        for name in names:
-            if options.resume and any(row["problem"] == name for row in rows):
-                continue
-            found = list(rows_of(name, over_seeds(name, num_seeds)))
-            rows = [row for row in rows if row["problem"] != name] + found
-            rows.sort(key=lambda row: PROBLEMS.index(row["problem"]))
-            write_record("coverage", options.quick, time.perf_counter() - started, rows)
-            print(found, flush=True)
+    rows = over_problems("coverage", argv, __doc__, PROBLEMS, (200, 20), rows_of)
     columns = ("problem", "runs", "ok", *(f"{level:.0%}" for level in LEVELS))
     columns += ("p(95%)", "median RSE", "cost", "seconds")
     show("Coverage of the default method's intervals", columns, table(rows))

@@ -10,7 +10,6 @@ with their warm-up counted. A squared relative error of 1 mostly says that no dr
 import dataclasses
 import functools
 import math
-import time
 from collections.abc import Callable
 from typing import NamedTuple
 
@@ -18,8 +17,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from known import known
-from measure import parser, read_results, show, write_record
-from runs import cost, summary, workers
+from measure import show
+from runs import cost, over_problems, summary
 from subset_simulation import SIZE_UNIT, SubsetSimulation
 
 import estimand as ep
@@ -114,7 +113,7 @@ def affordable(name, make, budget, unit):
     return max(1, round(size / unit)) * unit
 
 
-def compare(over_seeds, name, num_seeds):
+def rows_of(over_seeds, name, num_seeds):
     event = EVENTS[name]
     default = summary(over_seeds(name, num_seeds))
     row = {"problem": name, "probability": float(known(name).values[0]), "default": default}
@@ -126,26 +125,11 @@ def compare(over_seeds, name, num_seeds):
         found = summary(over_seeds(name, num_seeds, make(event, size)))
         ratio = found["median_rse"] / default["median_rse"]
         row[peer] = found | {"num_samples": size, "ratio_to_default": ratio}
-    return row
+    yield row
 
 
 def main(argv=None):
-    options_parser = parser(__doc__, processes=True)
-    options_parser.add_argument("--seeds", type=int, help="20 by default, 5 with --quick")
-    options_parser.add_argument("--problems", help=f"some of {','.join(EVENTS)}")
-    options = options_parser.parse_args(argv)
-    names = options.problems.split(",") if options.problems else list(EVENTS)
-    for name in names:
-        if name not in EVENTS:
-            options_parser.error(f"no problem {name!r}; there are {', '.join(EVENTS)}")
-    started = time.perf_counter()
-    kept = (read_results("events", options.quick) or []) if options.problems else []
-    rows = [row for row in kept if row["problem"] not in names]
-    with workers(options.processes) as over_seeds:
-        for name in names:
-            rows.append(compare(over_seeds, name, options.seeds or (5 if options.quick else 20)))
-            write_record("events", options.quick, time.perf_counter() - started, rows)
-            print(rows[-1], flush=True)
+    rows = over_problems("events", argv, __doc__, EVENTS, (20, 5), rows_of)
     show(
         "Median squared relative error on rare events at equal evaluations",
         (

@@ -8,23 +8,22 @@ of the others do not. On SIR, whose second mode carries 97 % of the expectation,
 and say `ok`.
 """
 
-import time
-
-from measure import parser, read_results, show, write_record
-from runs import summary, workers
+from measure import show
+from runs import over_problems, summary
 
 MISS = 0.2
 PROBLEMS = ("unequal_modes_10", "equal_modes_10", "sir")
 
 
-def row_of(name, runs):
+def rows_of(over_seeds, name, num_seeds):
+    runs = over_seeds(name, num_seeds)
     missed = [item for item in runs if not abs(item["error"][0]) <= MISS]
     found = [item for item in runs if abs(item["error"][0]) <= MISS]
 
     def not_ok(items):
         return sum(item["status"][0] != "ok" for item in items)
 
-    return {
+    yield {
         "problem": name,
         **summary(runs),
         "missed": len(missed),
@@ -37,23 +36,7 @@ def row_of(name, runs):
 
 
 def main(argv=None):
-    options_parser = parser(__doc__, processes=True)
-    options_parser.add_argument("--seeds", type=int, help="200 by default, 20 with --quick")
-    options_parser.add_argument("--problems", help=f"some of {','.join(PROBLEMS)}")
-    options = options_parser.parse_args(argv)
-    names = options.problems.split(",") if options.problems else PROBLEMS
-    for name in names:
-        if name not in PROBLEMS:
-            options_parser.error(f"no problem {name!r}; there are {', '.join(PROBLEMS)}")
-    num_seeds = options.seeds or (20 if options.quick else 200)
-    started = time.perf_counter()
-    kept = (read_results("missed_modes", options.quick) or []) if options.problems else []
-    rows = [row for row in kept if row["problem"] not in names]
-    with workers(options.processes) as over_seeds:
-        for name in names:
-            rows.append(row_of(name, over_seeds(name, num_seeds)))
-            write_record("missed_modes", options.quick, time.perf_counter() - started, rows)
-            print(rows[-1], flush=True)
+    rows = over_problems("missed_modes", argv, __doc__, PROBLEMS, (200, 20), rows_of)
     show(
         "Missed modes",
         ("problem", "runs", "missed", "of these not ok", "found", "of these not ok", "cost"),

@@ -4,12 +4,18 @@ The return value of each is its quantity of interest; `estimand.expectation` mak
 """
 
 import math
+import sys
+from pathlib import Path
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import numpyro
 import numpyro.distributions as dist
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+
+from experiments.sir import model as sir
 
 
 def figure1(y):
@@ -42,53 +48,6 @@ def banana():
     curved = x2 / 2 + 0.03 * (x1**2 - 100.0)
     numpyro.factor("banana", -0.5 * (0.03 * x1**2 + curved**2))
     return (x1 - 2.0) ** 3 * jax.nn.sigmoid(-50.0 * (x2 + 5.0))
-
-
-# --- an epidemic ---
-
-SIR_DATA = np.array([25, 26, 25, 19, 32, 15, 25, 7, 14, 26, 13, 23, 24, 24, 30])
-SIR_LOG_Z1 = -54.76700231  # by quadrature, with a finer solver
-POPULATION, RECOVERY, DAYS, STEPS_A_DAY = 1e4, 0.25, 15, 10
-
-
-def day(beta, state):
-    """One day of the epidemic by classical Runge–Kutta, and the new infections on it.
-
-    The state stays in separate arrays: stacking it inside the loop is slow on a CPU.
-    """
-    h = 1.0 / STEPS_A_DAY
-
-    def rates(s, i):
-        new = beta * s * i / POPULATION
-        return new, new - RECOVERY * i
-
-    def step(state, _):
-        s, i, c = state
-        n1, d1 = rates(s, i)
-        n2, d2 = rates(s - h / 2 * n1, i + h / 2 * d1)
-        n3, d3 = rates(s - h / 2 * n2, i + h / 2 * d2)
-        n4, d4 = rates(s - h * n3, i + h * d3)
-        new = h / 6 * (n1 + 2 * n2 + 2 * n3 + n4)
-        return (s - new, i + h / 6 * (d1 + 2 * d2 + 2 * d3 + d4), c + new), None
-
-    (s, i, c), _ = jax.lax.scan(step, (*state, jnp.zeros_like(beta)), None, length=STEPS_A_DAY)
-    return (s, i), c
-
-
-def new_infections(beta, infected):
-    """New infections on each of 15 days, 10 solver steps a day."""
-    start = (POPULATION - infected, infected)
-    return jax.lax.scan(lambda state, _: day(beta, state), start, None, length=DAYS)[1]
-
-
-def sir(y):
-    """The cost of an epidemic, exponential in its reproduction number."""
-    beta = numpyro.sample("beta", dist.TruncatedNormal(2.0, 1.5, low=0.0))
-    i0 = numpyro.sample("i0", dist.TruncatedNormal(10.0, 10.0, low=0.0, high=1000.0))
-    mean = jnp.maximum(new_infections(beta, 10.0 * i0), 1e-10)
-    with numpyro.plate("days", len(y)):
-        numpyro.sample("y", dist.NegativeBinomial2(mean, 0.5), obs=y)
-    return 1e12 * jax.nn.sigmoid(10.0 * beta / RECOVERY - 30.0)
 
 
 # --- more shapes of programs, for the gradients ---
@@ -138,10 +97,12 @@ def epidemic(y, dimension):
     prior = dist.Normal(math.log(0.3), 0.2).expand([dimension]).to_event(1)
     log_rates = numpyro.sample("log_rates", prior)
     rates = jnp.exp(log_rates)[np.arange(len(y)) * dimension // len(y)]
-    start = (jnp.full_like(rates[0], POPULATION - 100.0), jnp.full_like(rates[0], 100.0))
-    mean = jnp.maximum(jax.lax.scan(lambda state, beta: day(beta, state), start, rates)[1], 1e-10)
+    start = (jnp.full_like(rates[0], sir.POPULATION - 100.0), jnp.full_like(rates[0], 100.0))
+    mean = jnp.maximum(
+        jax.lax.scan(lambda state, beta: sir.day(beta, state), start, rates)[1], 1e-10
+    )
     numpyro.sample("y", dist.NegativeBinomial2(mean, 0.5).to_event(1), obs=y)
-    return jax.nn.sigmoid(10.0 * (rates[-1] / RECOVERY - 3.0))
+    return jax.nn.sigmoid(10.0 * (rates[-1] / sir.RECOVERY - 3.0))
 
 
 def epidemic_data(num_days=32):

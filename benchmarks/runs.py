@@ -9,6 +9,7 @@ from concurrent.futures import ProcessPoolExecutor
 import jax
 import numpy as np
 from known import known
+from measure import parser, read_results, write_record
 
 import estimand as ep
 
@@ -72,3 +73,34 @@ def summary(runs, output=0):
         "median_cost": float(np.median([item["cost"] for item in runs])),
         "median_seconds": float(np.median([item["seconds"] for item in runs])),
     }
+
+
+def over_problems(record, argv, description, problems, seeds, rows_of):
+    """Runs many seeds of each problem, as the command line asks, and writes the record as it goes.
+
+    `seeds` are the numbers of them in a full and in a quick run; `rows_of(over_seeds, name,
+    num_seeds)` gives what is kept of a problem.
+    """
+    options_parser = parser(description, processes=True)
+    options_parser.add_argument("--problems", help=f"some of {','.join(problems)}")
+    options_parser.add_argument("--resume", action="store_true", help="keep what is in the record")
+    options_parser.add_argument("--seeds", type=int, help="{} by default, {} quick".format(*seeds))
+    options = options_parser.parse_args(argv)
+    names = options.problems.split(",") if options.problems else list(problems)
+    for name in names:
+        if name not in problems:
+            options_parser.error(f"no problem {name!r}; there are {', '.join(problems)}")
+    num_seeds = options.seeds or seeds[options.quick]
+    started, rows = time.perf_counter(), []
+    if options.resume or options.problems:
+        rows = read_results(record, options.quick) or []
+    with workers(options.processes) as over_seeds:
+        for name in names:
+            if options.resume and any(row["problem"] == name for row in rows):
+                continue
+            found = list(rows_of(over_seeds, name, num_seeds))
+            rows = [row for row in rows if row["problem"] != name] + found
+            rows.sort(key=lambda row: list(problems).index(row["problem"]))
+            write_record(record, options.quick, time.perf_counter() - started, rows)
+            print(found, flush=True)
+    return rows

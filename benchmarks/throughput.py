@@ -54,9 +54,9 @@ def cases(quick):
     count = 200 if quick else 1000
     yield Case(
         f"HMC, SIR, {count:,} particles",
-        problems.sir,
-        problems.SIR_DATA,
-        problems.SIR_LOG_Z1,
+        problems.sir.sir,
+        problems.sir.DATA,
+        problems.sir.LOG_Z1,
         ep.AnIS(
             num_samples=count,
             schedule=ep.geometric(10),

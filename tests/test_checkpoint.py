@@ -537,7 +537,7 @@ print(json.dumps({"same": same, "landed": landed, "size": size}))
 """
 
 
-@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="the harness forks its victims; Windows cannot")
 @pytest.mark.slow
 @pytest.mark.parametrize(("method", "kills"), [("adaptive", 5), ("Auto", 20)])
 def test_killed_at_random_moments_it_goes_on_to_the_same(

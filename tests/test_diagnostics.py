@@ -14,6 +14,7 @@ import numpy as np
 import numpyro
 import numpyro.distributions as dist
 import pytest
+from recorded import cube
 from stats import assert_proportion
 from truths import PROBLEMS
 
@@ -24,13 +25,6 @@ from estimand.summary import Summary, Table
 
 DATA = np.linspace(-1.5, 1.5, 20)
 TAIL = 0.5 * math.erfc(math.sqrt(21 / 2))
-
-
-@ep.expectation
-def cube(y: float) -> Any:
-    x = numpyro.sample("x", dist.Normal(0.0, 1.0))
-    numpyro.sample("y", dist.Normal(x, 1.0), obs=y)
-    return x**3
 
 
 @ep.expectation

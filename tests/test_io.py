@@ -20,6 +20,7 @@ import numpy as np
 import numpyro
 import numpyro.distributions as dist
 import pytest
+from recorded import cube
 from stats import assert_coverage, assert_mean, assert_same_law, assert_standard_errors
 from truths import PROBLEMS
 
@@ -31,13 +32,6 @@ from estimand.methods import Run, combine
 
 SHIFT = 1.0
 OFFSETS = np.array([1.0, 2.0])
-
-
-@ep.expectation
-def cube(y: float) -> Any:
-    x = numpyro.sample("x", dist.Normal(0.0, 1.0))
-    numpyro.sample("y", dist.Normal(x, 1.0), obs=y)
-    return x**3
 
 
 @ep.expectation

@@ -14,6 +14,7 @@ import numpy as np
 import numpyro
 import numpyro.distributions as dist
 import pytest
+from recorded import cube
 
 import estimand as ep
 
@@ -22,13 +23,6 @@ matplotlib.use("agg")
 
 plt: Any = importlib.import_module("matplotlib.pyplot")
 plots: Any = importlib.import_module("estimand.plots")
-
-
-@ep.expectation
-def cube(y: float) -> Any:
-    x = numpyro.sample("x", dist.Normal(0.0, 1.0))
-    numpyro.sample("y", dist.Normal(x, 1.0), obs=y)
-    return x**3
 
 
 @ep.expectation

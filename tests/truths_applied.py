@@ -6,7 +6,6 @@ import math
 from collections.abc import Callable
 from typing import Any
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 import numpyro
@@ -14,6 +13,7 @@ import numpyro.distributions as dist
 from problem import Problem, problem_of
 
 from experiments.radon import model as radon
+from experiments.sir import model as sir
 
 # Eight schools -----------------------------------------------------------------------------------
 
@@ -47,65 +47,15 @@ def _eight_schools() -> Problem:
 
 # An epidemic -------------------------------------------------------------------------------------
 
-_POPULATION, _RECOVERY, _DAYS, _STEPS_A_DAY = 1e4, 0.25, 15, 10
-
-
-_Pair = tuple[jax.Array, jax.Array]
-_Triple = tuple[jax.Array, jax.Array, jax.Array]
-
-
-def _new_infections(beta: jax.Array, infected: jax.Array) -> jax.Array:
-    """New infections on each day, by the classical Runge-Kutta method.
-
-    Susceptible, infected and cumulative counts stay separate arrays: stacking them inside the loop
-    is slow on a CPU.
-    """
-    h = 1.0 / _STEPS_A_DAY
-
-    def rates(s: jax.Array, i: jax.Array) -> _Pair:
-        new = beta * s * i / _POPULATION
-        return new, new - _RECOVERY * i
-
-    def step(state: _Triple, _: None) -> tuple[_Triple, None]:
-        s, i, c = state
-        n1, d1 = rates(s, i)
-        n2, d2 = rates(s - h / 2 * n1, i + h / 2 * d1)
-        n3, d3 = rates(s - h / 2 * n2, i + h / 2 * d2)
-        n4, d4 = rates(s - h * n3, i + h * d3)
-        new = h / 6 * (n1 + 2 * n2 + 2 * n3 + n4)
-        return (s - new, i + h / 6 * (d1 + 2 * d2 + 2 * d3 + d4), c + new), None
-
-    def day(state: _Pair, _: None) -> tuple[_Pair, jax.Array]:
-        s, i = state
-        (s, i, c), _ = jax.lax.scan(step, (s, i, jnp.zeros_like(i)), None, length=_STEPS_A_DAY)
-        return (s, i), c
-
-    return jax.lax.scan(day, (_POPULATION - infected, infected), None, length=_DAYS)[1]
-
-
-def sir(y: np.ndarray) -> Any:
-    """The cost of an epidemic, exponential in its reproduction number."""
-    beta = numpyro.sample("beta", dist.TruncatedNormal(2.0, 1.5, low=0.0))
-    i0 = numpyro.sample("i0", dist.TruncatedNormal(10.0, 10.0, low=0.0, high=1000.0))
-    new = _new_infections(beta, 10.0 * i0)
-    # Once everybody is infected the daily count rounds to zero, or just below, and the log of the
-    # mean would be NaN. The floor is far below any mean that has weight.
-    mean = jnp.maximum(new, 1e-10)
-    with numpyro.plate("days", len(y)):
-        numpyro.sample("y", dist.NegativeBinomial2(mean, 0.5), obs=y)
-    return 1e12 * jax.nn.sigmoid(10.0 * beta / _RECOVERY - 30.0)
-
 
 def _sir() -> Problem:
-    y = np.array([25, 26, 25, 19, 32, 15, 25, 7, 14, 26, 13, 23, 24, 24, 30])
-    log_z2, log_z1 = -71.98897706, -54.76700231
     return Problem(
         name="sir",
-        model=sir,
-        args=(y,),
-        value=3.015842088e7,
-        log_z2=log_z2,
-        log_z1_plus=log_z1,
+        model=sir.sir,
+        args=(sir.DATA,),
+        value=sir.EXPECTATION,
+        log_z2=sir.LOG_Z2,
+        log_z1_plus=sir.LOG_Z1,
         log_z1_minus=-math.inf,
         how="two-dimensional quadrature, Runge-Kutta with 64 steps a day; the model takes 10 "
         "steps a day, which moves E by about 1e-6 of itself",

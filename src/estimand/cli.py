@@ -294,17 +294,21 @@ _max_seconds = click.option(
 )
 _json = click.option("--json", "as_json", is_flag=True, help="Print JSON instead of tables.")
 _double = click.option("--double", is_flag=True, help="Compute in double precision.")
+
+
+def _of_a_program(command: Callable) -> Callable:
+    """The options of a command that estimates: which program, how precisely, how long."""
+    options = (_program, _data, _relative_error, _max_evaluations, _max_seconds, _seed, _double)
+    for option in reversed(options):
+        command = option(command)
+    return command
+
+
 _record = click.argument("record", type=click.Path(path_type=Path, dir_okay=False))
 
 
 @main.command()
-@_program
-@_data
-@_relative_error
-@_max_evaluations
-@_max_seconds
-@_seed
-@_double
+@_of_a_program
 @click.option("--output", type=click.Path(path_type=Path), help="Save the record to this file.")
 @click.option(
     "--checkpoint",
@@ -427,13 +431,7 @@ def merge(records: tuple[Path, ...], output: Path, as_json: bool) -> None:
 
 
 @main.command()
-@_program
-@_data
-@_relative_error
-@_max_evaluations
-@_max_seconds
-@_seed
-@_double
+@_of_a_program
 @_json
 def compare(
     program: str,

@@ -162,8 +162,7 @@ def coordinates_of(expectation: Expectation) -> tuple[Coordinates, ...]:
                 value = unconstrained_value(latent, sites[latent.name], plain_transform)
                 shapes[latent.name] = value.shape
                 transformed[latent.name] = not _is_real(sites[latent.name]["fn"].support)
-            # NumPyro raises this where it registers no bijection for a support.
-            except NotImplementedError as error:
+            except NotImplementedError as error:  # NumPyro's word for a support without bijection
                 raise ProgramError(
                     f"the support of site {latent.name!r} of program {expectation.name!r} has no "
                     "unconstrained coordinates in NumPyro: reparametrise the site."
