@@ -18,12 +18,15 @@ import missed_modes
 import throughput
 from measure import write_record
 
+from benchmarks.peers import sweep
+
 BENCHMARKS = {
     "accuracy": accuracy.main,
     "coverage": coverage.main,
     "dimension": dimension.main,
     "high_dimension": high_dimension.main,
     "events": events.main,
+    "peers": sweep.main,
     "missed_modes": missed_modes.main,
     "cold_start": cold_start.main,
     "throughput": throughput.main,
