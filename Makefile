@@ -3,7 +3,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: install demo test test-slow lint types benchmarks clean
+.PHONY: install demo test test-slow lint types benchmarks peers clean
 
 install: $(STAMP)
 
@@ -32,5 +32,19 @@ types: install
 benchmarks: install
 	$(BIN)/python benchmarks/run.py
 
+# Other libraries, in an environment of their own: make peers PEERS="--quick --processes=2"
+PEERS_VENV := .venv-peers
+PEERS_STAMP := $(PEERS_VENV)/.installed
+
+$(PEERS_STAMP): pyproject.toml constraints.txt benchmarks/peers/constraints.txt
+	test -x $(PEERS_VENV)/bin/python || $(PYTHON) -m venv $(PEERS_VENV)
+	$(PEERS_VENV)/bin/python -m pip install --quiet --upgrade pip
+	$(PEERS_VENV)/bin/python -m pip install --quiet --constraint constraints.txt \
+		--constraint benchmarks/peers/constraints.txt --editable '.[peers]'
+	touch $(PEERS_STAMP)
+
+peers: $(PEERS_STAMP)
+	$(PEERS_VENV)/bin/python benchmarks/run.py peers $(PEERS)
+
 clean:
-	rm -rf $(VENV) build *.egg-info src/*.egg-info
+	rm -rf $(VENV) $(PEERS_VENV) build *.egg-info src/*.egg-info

@@ -66,7 +66,10 @@ def main():
     parser.add_argument("--seeds", type=int, default=1)
     parser.add_argument("--budget", type=float, default=1e5, help="evaluations of a run")
     parser.add_argument("--cpu-seconds", type=float, default=10.0, help="of a run at the most")
+    parser.add_argument("--limit", type=int, default=3_600, help="CPU seconds of the process")
     options = parser.parse_args()
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    resource.setrlimit(resource.RLIMIT_CPU, (options.limit, options.limit))
     warnings.simplefilter("ignore")
     with contextlib.redirect_stdout(sys.stderr):
         work(options)

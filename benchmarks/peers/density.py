@@ -81,8 +81,13 @@ class Density:
         for name, fn in self.priors.items():
             shape = fn.shape()
             size = int(np.prod(shape, dtype=int))
-            while isinstance(fn, Independent | ExpandedDistribution):
-                fn = fn.base_dist
-            values[name] = fn.icdf(cube[start : start + size].reshape(shape))
+            values[name] = plain(fn).icdf(cube[start : start + size].reshape(shape))
             start += size
         return values
+
+
+def plain(fn):
+    """The distribution of one coordinate, which alone has cdf and icdf."""
+    while isinstance(fn, Independent | ExpandedDistribution):
+        fn = fn.base_dist
+    return fn

@@ -2,7 +2,7 @@
 
 Each problem with each peer runs in a process of its own: small runs say what the budget pays for,
 then come the seeds. A peer gets as many evaluations as the default method took in the median, but
-at most twice its seconds, so slow peers get fewer. A process that goes past --limit is ended, and
+at most its seconds, so slow peers get fewer. A process that goes past --limit is ended, and
 what it had stands. The record keeps every run, and what it has is not run again (--again does).
 
 Seconds are of the processor (all threads together), which other work on the machine disturbs less
@@ -32,32 +32,26 @@ ASKED = 1e-4
 # Beyond this squared error a median says what was not seen, and 1/N no longer holds.
 UNSEEN = 0.25
 NO_MASS = 1e-6
-SECONDS_FACTOR = 2
 
 
 def lines(options, *arguments):
     """What a cell says until it ends or is ended, and how it ended."""
-    command = [sys.executable, "-m", "benchmarks.peers.cell", *map(str, arguments)]
+    command = [sys.executable, "-m", "benchmarks.peers.cell", "--limit", options.limit, *arguments]
     path = os.pathsep.join((str(ROOT), str(ROOT / "src")))
     process = subprocess.Popen(
-        command,
+        list(map(str, command)),
         cwd=ROOT,
         env=os.environ | {"PYTHONPATH": path},
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
     )
-    timer = threading.Timer(options.limit, process.kill)
-    timer.start()
-    try:
-        output, errors = process.communicate()
-    finally:
-        timer.cancel()
+    output, errors = process.communicate()
     found = [json.loads(line) for line in output.splitlines()]
     if process.returncode == 0:
         return found, None
     if process.returncode < 0:
-        return found, f"over the limit of {options.limit:g} s"
+        return found, f"over the limit of {options.limit} s"
     last = [line for line in errors.strip().splitlines() if line and line[0].isalpha()]
     return found, f"error: {last[-1][:200] if last else process.returncode}"
 
@@ -67,7 +61,7 @@ def cell(options, problem, peer, first):
     row = {"problem": problem, "peer": peer, "runs": [], "load": os.getloadavg()[0]}
     limits = ()
     if first:
-        seconds = SECONDS_FACTOR * (first["warm_seconds"] or first["cold_seconds"])
+        seconds = first["warm_seconds"] or first["cold_seconds"]
         limits = "--budget", first["cost"], "--cpu-seconds", seconds
     _take(row, *lines(options, problem, peer, "--seeds", options.seeds, *limits))
     return row
@@ -169,7 +163,7 @@ def _options(argv):
     found.add_argument("--problems", default=",".join(PROBLEMS))
     found.add_argument("--peers", default=",".join(MODULES))
     found.add_argument("--seeds", type=int, help="20 by default, 5 quick")
-    found.add_argument("--limit", type=float, help="seconds of a process: 1,800, or 240 quick")
+    found.add_argument("--limit", type=int, help="CPU seconds of a process: 1,800, or 120 quick")
     found.add_argument("--again", action="store_true", help="run what the record has, too")
     options = found.parse_args(argv)
     for name, known in (("problems", PROBLEMS), ("peers", MODULES)):
@@ -177,7 +171,7 @@ def _options(argv):
         if unknown := set(chosen) - set(known):
             found.error(f"no {name[:-1]} {unknown.pop()!r}; there are {', '.join(known)}")
         setattr(options, name, chosen)
-    for name, values in (("seeds", (20, 5)), ("limit", (1800, 240))):
+    for name, values in (("seeds", (20, 5)), ("limit", (1800, 120))):
         setattr(options, name, getattr(options, name) or values[options.quick])
     return options
 
