@@ -14,7 +14,7 @@ import stats
 from numpyro import handlers
 from numpyro.infer.util import potential_energy
 
-from benchmarks.peers import numpyro_nuts, prior, sweep
+from benchmarks.peers import numpyro_nuts, prior, summary, sweep
 from benchmarks.peers.density import Density, plain
 from benchmarks.peers.problems import ALL
 from benchmarks.peers.protocol import log_mean_exp, ratio
@@ -145,27 +145,27 @@ def _row(peer: str, values: list[float | None]) -> dict:
 
 
 def test_what_one_percent_needs() -> None:
-    found = sweep.summary(_row("prior", [1.1, 0.9, 1.1]), 1.0)
+    found = summary.summary(_row("prior", [1.1, 0.9, 1.1]), 1.0)
     assert found["cold_seconds"] == 7.0
     needs = found["needs"]
     np.testing.assert_allclose([needs["cost"], needs["warm_seconds"]], [100_000, 200])
     assert not needs["is_measured"]
-    needs = sweep.summary(_row("estimand", [1.0001, 0.9999, 1.0001]), 1.0)["needs"]
+    needs = summary.summary(_row("estimand", [1.0001, 0.9999, 1.0001]), 1.0)["needs"]
     assert needs["cost"] == 1000
     assert needs["is_measured"]
 
 
 def test_what_saw_nothing_or_failed() -> None:
-    assert sweep.summary(_row("prior", [0.0, 0.0, 1e-9]), 1.0)["needs"] == "never"
-    assert sweep.summary(_row("prior", [0.1, 0.3, 2.0]), 1.0)["needs"] == "unknown"
-    found = sweep.summary(_row("prior", [1.0, None, None]), 1.0)
+    assert summary.summary(_row("prior", [0.0, 0.0, 1e-9]), 1.0)["needs"] == "never"
+    assert summary.summary(_row("prior", [0.1, 0.3, 2.0]), 1.0)["needs"] == "unknown"
+    found = summary.summary(_row("prior", [1.0, None, None]), 1.0)
     assert (found["failures"], found["rse"], found["needs"]) == (2, None, "unknown")
-    assert sweep.summary(_row("prior", [None]), 1.0) is None
+    assert summary.summary(_row("prior", [None]), 1.0) is None
 
 
 def test_a_peer_that_will_not_import_is_a_row() -> None:
     row = {"problem": "sir", "peer": "tfp_ais", "runs": [], "trouble": "error: ImportError: no"}
-    assert sweep.cells(row | {"summary": None})[:2] == ["tfp_ais", "error: ImportError: no"]
+    assert summary.cells(row | {"summary": None})[:2] == ["tfp_ais", "error: ImportError: no"]
 
 
 @pytest.mark.slow

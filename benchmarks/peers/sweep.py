@@ -9,51 +9,46 @@ Seconds are of the processor (all threads together), which other work on the mac
 than those of the wall; the record has both. Cold is a first run in a fresh process, compilation
 included, without imports; warm is the median of the later ones. "For 1 %" is a median squared
 relative error of 1e-4: for estimand what was measured, for the peers extrapolated as 1/N, marked ~,
-which flatters those with a warm-up.
+which flatters those with a warm-up. `python -m benchmarks.peers.summary` prints the record as
+Markdown.
 """
 
 import concurrent.futures
 import json
-import math
 import os
-import statistics
 import subprocess
 import sys
 import threading
 import time
 from pathlib import Path
 
-from benchmarks.measure import parser, read_results, show, write_record
-from benchmarks.peers.table import MODULES, OURS, PROBLEMS
+from benchmarks.measure import parser, read_results, write_record
+from benchmarks.peers.summary import show_table, summary
+from benchmarks.peers.table import MODULES, PROBLEMS
 
 ROOT = Path(__file__).parents[2]
 RECORD = "peers"
-ASKED = 1e-4
-# Beyond this squared error a median says what was not seen, and 1/N no longer holds.
-UNSEEN = 0.25
-NO_MASS = 1e-6
 
 
 def lines(options, *arguments):
     """What a cell says until it ends or is ended, and how it ended."""
     command = [sys.executable, "-m", "benchmarks.peers.cell", "--limit", options.limit, *arguments]
     path = os.pathsep.join((str(ROOT), str(ROOT / "src")))
-    process = subprocess.Popen(
+    process = subprocess.run(
         list(map(str, command)),
         cwd=ROOT,
         env=os.environ | {"PYTHONPATH": path},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
+        capture_output=True,
         text=True,
+        check=False,
     )
-    output, errors = process.communicate()
-    found = [json.loads(line) for line in output.splitlines()]
+    found = [json.loads(line) for line in process.stdout.splitlines()]
     if process.returncode == 0:
         return found, None
     if process.returncode < 0:
         return found, f"over the limit of {options.limit} s"
-    last = [line for line in errors.strip().splitlines() if line and line[0].isalpha()]
-    return found, f"error: {last[-1][:200] if last else process.returncode}"
+    said = [line for line in process.stderr.splitlines() if line[:1].isalpha()]
+    return found, f"error: {said[-1][:200] if said else process.returncode}"
 
 
 def cell(options, problem, peer, first):
@@ -75,43 +70,6 @@ def _take(row, found, trouble):
             row["runs"].append(run)
     if trouble:
         row["trouble"] = trouble
-
-
-def summary(row, truth):
-    """Medians, and what 1 % needs."""
-    runs = row["runs"]
-    done = [run for run in runs if run["value"] is not None]
-    if not done:
-        return None
-    squares = [((run["value"] - truth) / truth) ** 2 for run in done]
-    failures = len(runs) - len(done)
-    rse = statistics.median([*squares, *[math.inf] * failures])
-    cost = statistics.median(run["cost"] for run in done)
-    cold, *others = (run["cpu_seconds"] for run in done)
-    warm = statistics.median(others) if others else None
-    if warm is not None and "compiling" in row:
-        cold = row["compiling"]["cpu_seconds"] + warm
-    found = {
-        "runs": len(runs),
-        "rse": rse if math.isfinite(rse) else None,
-        "cost": cost,
-        "cold_seconds": cold,
-        "warm_seconds": warm,
-        "failures": failures,
-    }
-    is_ours = row["peer"] in OURS
-    if statistics.median(abs(run["value"]) for run in done) < NO_MASS * abs(truth):
-        return found | {"needs": "never"}
-    if not rse < UNSEEN:
-        return found | {"needs": "unknown"}
-    factor = max(rse / ASKED, 1.0 if is_ours else 0.0)
-    needs = {"cost": cost * factor, "is_measured": is_ours and factor == 1.0}
-    if warm is not None:
-        needs |= {
-            "warm_seconds": warm * factor,
-            "cold_seconds": max(0.0, cold - warm) + warm * factor,
-        }
-    return found | {"needs": needs}
 
 
 def truths():
@@ -174,49 +132,6 @@ def _options(argv):
     for name, values in (("seeds", (20, 5)), ("limit", (1800, 120))):
         setattr(options, name, getattr(options, name) or values[options.quick])
     return options
-
-
-COLUMNS = (
-    *("peer", "runs", "failed", "RSE", "evaluations", "cold s", "warm s"),
-    *("evaluations for 1 %", "warm s for 1 %"),
-)
-
-
-def show_table(rows):
-    for problem in PROBLEMS:
-        found = [row for row in rows if row["problem"] == problem]
-        if found:
-            show(problem, COLUMNS, map(cells, found))
-    versions = {}
-    for row in rows:
-        versions |= row.get("versions", {})
-    print("Versions:", ", ".join(f"{name} {version}" for name, version in versions.items()))
-
-
-def cells(row):
-    """A row of the table."""
-    found, trouble = row.get("summary"), row.get("trouble") or row.get("refusal")
-    name = row["peer"] + (" *" if row.get("limited_by") == "seconds" else "")
-    if not found:
-        return [name, trouble or "nothing", *[""] * (len(COLUMNS) - 2)]
-    needs = found["needs"]
-    if isinstance(needs, str):
-        last = [needs, needs]
-    else:
-        mark = "" if needs["is_measured"] else "~"
-        seconds = needs.get("warm_seconds")
-        last = [f"{mark}{needs['cost']:.2g}", "" if seconds is None else f"{mark}{seconds:.2g}"]
-    warm = found["warm_seconds"]
-    return [
-        name,
-        f"{found['runs']}{' (time limit)' if trouble else ''}",
-        found["failures"],
-        "–" if found["rse"] is None else f"{found['rse']:.1e}",
-        f"{found['cost']:.2g}",
-        f"{found['cold_seconds']:.2g}",
-        "" if warm is None else f"{warm:.2g}",
-        *last,
-    ]
 
 
 if __name__ == "__main__":
