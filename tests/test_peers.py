@@ -155,6 +155,17 @@ def test_what_one_percent_needs() -> None:
     assert needs["is_measured"]
 
 
+def test_who_needs_less_than_estimand() -> None:
+    rows = [_row("estimand", [1.0001] * 3), _row("prior", [1.001] * 3), _row("dynesty", [1.1] * 3)]
+    for row in rows:
+        row["summary"] = summary.summary(row, 1.0)
+    # 1,000 evaluations with a squared error of 1e-6 are ten for 1e-4.
+    assert summary.better(rows, "cost") == [["sir", "estimand 1.0e+03", "prior ~10"]]
+    text = summary.page(rows)
+    assert text.count("\n| prior | 3 | 0 | 1.0e-06 |") == 1
+    assert all(mark in summary.PAGE.read_text() for mark in summary.MARKS)
+
+
 def test_what_saw_nothing_or_failed() -> None:
     assert summary.summary(_row("prior", [0.0, 0.0, 1e-9]), 1.0)["needs"] == "never"
     assert summary.summary(_row("prior", [0.1, 0.3, 2.0]), 1.0)["needs"] == "unknown"

@@ -2,6 +2,7 @@
 
 import math
 import statistics
+from pathlib import Path
 
 from benchmarks.measure import parser, read_results, show
 from benchmarks.peers.table import OURS, PROBLEMS
@@ -10,6 +11,8 @@ ASKED = 1e-4
 # Beyond this squared error a median says what was not seen, and 1/N no longer holds.
 UNSEEN = 0.25
 NO_MASS = 1e-6
+PAGE = Path(__file__).parents[2] / "docs" / "peers.md"
+MARKS = "<!-- from the record -->", "<!-- end -->"
 COLUMNS = (
     *("peer", "runs", "failed", "RSE", "evaluations", "cold s", "warm s"),
     *("evaluations for 1 %", "warm s for 1 %"),
@@ -107,14 +110,60 @@ def markdown(rows):
     parts = []
     for problem in PROBLEMS:
         found = [cells(row) for row in rows if row["problem"] == problem if "refusal" not in row]
+        if not found:
+            continue
         table = [COLUMNS, ["---"] * len(COLUMNS), *found]
         parts.append("\n".join([f"### {problem}", "", *(f"| {' | '.join(r)} |" for r in table)]))
     return "\n\n".join([*parts, f"Versions: {versions(rows)}."])
 
 
+def better(rows, measure):
+    """For each problem the peers that need less of a measure for 1 % than estimand's best row.
+
+    `measure` is "cost" or "warm_seconds". Each entry is a line: ours, then who needs less.
+    """
+    found = []
+    for problem in PROBLEMS:
+        needs = {row["peer"]: _needed(row, measure) for row in rows if row["problem"] == problem}
+        ours = {peer: needs.pop(peer) for peer in OURS if needs.get(peer) is not None}
+        if not ours:
+            continue
+        best = min(ours, key=ours.get)
+        less = [
+            f"{peer} ~{_short(value)}"
+            for peer, value in sorted(needs.items(), key=lambda item: item[1] or math.inf)
+            if value is not None and value < ours[best]
+        ]
+        found.append([problem, f"{best} {_short(ours[best])}", ", ".join(less) or "none"])
+    return found
+
+
+def _needed(row, measure):
+    needs = (row["summary"] or {}).get("needs")
+    return needs.get(measure) if isinstance(needs, dict) else None
+
+
+def page(rows):
+    """What docs/peers.md has between its marks."""
+    parts = [markdown(rows)]
+    for measure, title in (("cost", "evaluations"), ("warm_seconds", "warm seconds")):
+        table = [["problem", "estimand", f"needs fewer {title} for 1 %"], ["---"] * 3]
+        lines = [f"| {' | '.join(line)} |" for line in table + better(rows, measure)]
+        parts.append("\n".join([f"### Who needs fewer {title}", "", *lines]))
+    return "\n\n".join(parts)
+
+
 def main(argv=None):
-    options = parser(__doc__).parse_args(argv)
-    print(markdown(read_results("peers", options.quick) or []))
+    options = parser(__doc__)
+    options.add_argument("--write", action="store_true", help="into docs/peers.md, not here")
+    chosen = options.parse_args(argv)
+    text = page(read_results("peers", chosen.quick) or [])
+    if not chosen.write:
+        print(text)
+        return
+    before, rest = PAGE.read_text().split(MARKS[0])
+    after = rest.split(MARKS[1])[1]
+    PAGE.write_text(f"{before}{MARKS[0]}\n\n{text}\n\n{MARKS[1]}{after}")
 
 
 if __name__ == "__main__":

@@ -80,40 +80,39 @@ def truths():
 
 def main(argv=None):
     options = _options(argv)
-    started, rows = time.perf_counter(), read_results(RECORD, options.quick) or []
-    truth, lock = truths(), threading.Lock()
+    started, truth, lock = time.perf_counter(), truths(), threading.Lock()
+    earlier = read_results(RECORD, options.quick) or []
+    found = {(row["problem"], row["peer"]): row for row in earlier}
+    kept = set() if options.again else set(found)
 
-    def has(problem, peer):
-        return any((row["problem"], row["peer"]) == (problem, peer) for row in rows)
+    def rows():
+        order = [(problem, peer) for problem in PROBLEMS for peer in MODULES]
+        return [found[key] for key in order if key in found]
 
     def do(problem, peer, first=None):
         row = cell(options, problem, peer, first)
         row["summary"] = summary(row, truth[problem])
         with lock:
-            rows[:] = [r for r in rows if (r["problem"], r["peer"]) != (problem, peer)] + [row]
-            rows.sort(key=lambda r: (PROBLEMS.index(r["problem"]), list(MODULES).index(r["peer"])))
-            write_record(RECORD, options.quick, time.perf_counter() - started, rows)
+            found[problem, peer] = row
+            write_record(RECORD, options.quick, time.perf_counter() - started, rows())
             print(problem, peer, row.get("trouble", ""), row["summary"], flush=True)
-        return row
+
+    def wait(futures):
+        for future in list(futures):
+            future.result()
 
     with concurrent.futures.ThreadPoolExecutor(options.processes) as pool:
-        waiting = []
-        for problem in options.problems:
-            again = options.again and "estimand" in options.peers
-            if again or not has(problem, "estimand"):
-                do(problem, "estimand")
-            first = next(r for r in rows if (r["problem"], r["peer"]) == (problem, "estimand"))
-            if not first["summary"]:
-                continue
-            waiting += [
-                pool.submit(do, problem, peer, first["summary"])
-                for peer in options.peers
-                if peer != "estimand" and (options.again or not has(problem, peer))
-            ]
-        for future in waiting:
-            future.result()
-    show_table(rows)
-    return rows
+        firsts = [(problem, "estimand") for problem in options.problems]
+        wait(pool.submit(do, *key) for key in firsts if key not in kept)
+        wait(
+            pool.submit(do, problem, peer, found[problem, "estimand"]["summary"])
+            for problem in options.problems
+            if found[problem, "estimand"]["summary"]
+            for peer in options.peers
+            if peer != "estimand" and (problem, peer) not in kept
+        )
+    show_table(rows())
+    return rows()
 
 
 def _options(argv):
