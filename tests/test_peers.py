@@ -30,7 +30,7 @@ def test_the_table_names_what_there_is() -> None:
 
 def test_only_the_default_method_imports_estimand() -> None:
     for path in PACKAGE.glob("*.py"):
-        names = set()
+        names: set[str] = set()
         for node in ast.walk(ast.parse(path.read_text())):
             if isinstance(node, ast.Import):
                 names.update(alias.name.split(".")[0] for alias in node.names)
