@@ -257,7 +257,7 @@ def test_missed_modes_are_seen_by_a_fresh_exploration(rng_key: jax.Array) -> Non
             work._scout = scout  # type: ignore[method-assign]
             proposal = work._refine()
             draws = work._integrate(proposal)
-            work._validate(proposal, draws)
+            work._validate(proposal, draws, list(work.explored))
         else:
             work.estimate()
         assert bool(work.missed) == is_blind

@@ -37,7 +37,7 @@ CHAINS = BridgeSampling(num_samples=2500, num_warmup=1000, num_chains=8)
 # What these cost for each density, roughly.
 ROUTE_COST = 1_000_000
 # Shares of the budget for the mixture, and for a second one in other coordinates.
-FIRST_SHARE, SECOND_SHARE = 0.7, 0.2
+FIRST_SHARE, SECOND_SHARE = 0.8, 0.2
 MIN_SCALE = 0.1
 
 # Statuses that another route may mend. A NaN or missing mass it would only find again.
