@@ -76,7 +76,7 @@ MIN_GROUP_SHARE = 0.05
 HOPELESS = 8.0
 # An error that is larger than the asked one by this factor has not converged.
 SLACK = 1.5
-# Share of a fresh exploration's particles that may weigh more than any draw. On targets that the
+# Share of a fresh exploration's mass that may be beyond the heaviest draw. On targets that the
 # mixture fits it is below 0.001, on a funnel or a missed mode above 0.02.
 MAX_EXCEEDANCE = 0.01
 # Where the density is NaN the prior must have less mass than this.
@@ -445,8 +445,8 @@ class _Work:
         """Explores again, and asks whether the new scouts found what the proposal misses.
 
         Weights, effective sample sizes and standard errors cannot see a mode that no draw came
-        near; a fresh exploration can. The share of all scouts' points that weigh more than any
-        draw is mass that the estimate may lack, and counts as an error.
+        near; a fresh exploration can. What the points of all scouts weigh beyond the heaviest draw
+        is mass that the estimate may lack, and counts as an error.
         """
         self.missed = set()
         for part in parts:
@@ -464,10 +464,11 @@ class _Work:
     def _beyond(
         self, exploration: Exploration, part: Part, proposal: Proposal, heaviest: float
     ) -> float:
-        """Share of an exploration whose weight under the proposal is above the heaviest one."""
+        """Share of the mass that weights no greater than the heaviest leave out."""
         evaluated = proposal.evaluated(self._evaluate(exploration.points), 0)
+        excess = np.maximum(evaluated.log_weights(part) - heaviest, 0.0)
         weights = relative_weights(exploration.flattened().log_weights)
-        return float(np.average(evaluated.log_weights(part) > heaviest, weights=weights))
+        return float(np.average(-np.expm1(-excess), weights=weights))
 
     def evidence(self, draws: Draws | None, part: Part) -> Evidence:
         """The draws as evidence of one part, with the error between replicates."""
