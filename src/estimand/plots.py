@@ -190,7 +190,7 @@ def plot_weights(record: Record, *, output: int = 0, ax: Axes | None = None) -> 
         k = f", Pareto k {part.pareto_k:.2f}" if math.isfinite(part.pareto_k) else ""
         label = f"{Z_NAMES[part.name]}: {part.ess:,.0f} effective of {part.num_samples:,}{k}"
         ax.plot(ranks, shares, LINES[part.name], color=COLOURS[part.name], label=label)
-    ax.axhline(0.01, color="grey", linestyle=":", linewidth=1)
+    ax.axhline(0.01, color=ax.xaxis.label.get_color(), linestyle=":", linewidth=1.5)
     ax.set_xscale("log")
     ax.set_yscale("log")
     ax.set_xlabel("rank of the weight")
@@ -301,7 +301,7 @@ def plot_origin(
         ax.set_xlabel(names[0])
         ax.set_ylabel("probability density")
         ax.set_title(_title(record, output), loc="left", fontsize="medium")
-        ax.legend(frameon=False)
+        _legend_above(ax)
         _tidy(ax)
         return ax
     if len(names) == 2:
@@ -310,7 +310,8 @@ def plot_origin(
         ax.set_xlabel(names[0])
         ax.set_ylabel(names[1])
         ax.set_title(_title(record, output), loc="left", fontsize="medium")
-        _dark_legend(ax.legend(frameon=False))
+        _legend_above(ax)
+        _dark_legend(ax.get_legend())
         _tidy(ax)
         return ax
     return _corner(record, output, names, clouds, axes)
