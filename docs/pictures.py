@@ -15,11 +15,11 @@ ROOT = Path(__file__).parents[1]
 IMAGES = ROOT / "docs" / "images"
 sys.path[:0] = [str(ROOT / "tests"), str(ROOT / "examples")]
 
-from browser import browser  # noqa: E402
-from demo import DATA, METHODS, TAIL_TRUTH, cube, tail  # noqa: E402
+from browser import browser
+from demo import DATA, METHODS, TAIL_TRUTH, cube, tail
 
-import estimand as ep  # noqa: E402
-from estimand import plots  # noqa: E402
+import estimand as ep
+from estimand import plots
 
 PAGE_WIDTH, PHONE_WIDTH = 960, 390
 
