@@ -33,6 +33,7 @@ types: install
 
 docs: install
 	$(BIN)/mkdocs build --strict
+	@echo 'Serve it: python3 -m http.server --directory build/site'
 
 benchmarks: install
 	$(BIN)/python benchmarks/run.py
