@@ -223,6 +223,20 @@ def test_commands_in_pages_exist(page: str) -> None:
             assert arguments[0] in cli.main.commands
 
 
+def test_what_is_named_in_passing_exists() -> None:
+    """Make targets in prose, and extras wherever the code or the prose names one."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    makefile = (ROOT / "Makefile").read_text()
+    pages = "\n".join((ROOT / page).read_text() for page in PAGES)
+    sources = "\n".join(path.read_text() for path in (ROOT / "src" / "estimand").glob("*.py"))
+    targets = set(re.findall(r"`make ([\w-]+)`", pages))
+    assert targets
+    for target in targets:
+        assert re.search(rf"^{target}:", makefile, re.MULTILINE), target
+    for extra in set(re.findall(r"estimand\[(\w+)\]", pages + sources)):
+        assert extra in project["optional-dependencies"]
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("page", pages_with("sh"))
 def test_commands_in_pages_run(page: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
