@@ -104,6 +104,11 @@ class AdaptiveIS(Settings):
             straight. By default False for events where no prior scale is unknown.
         scout: the sampler that explores; its islands are the independent scouts. By default five
             of 2,000 particles, 1,000 above 20 dimensions.
+
+    Examples:
+        >>> result = ep.estimate_expectation(program(2.0), ep.AdaptiveIS())
+        >>> round(result.value, 1), result.status.name
+        (2.5, 'ok')
     """
 
     relative_error: float = 0.01

@@ -66,6 +66,12 @@ class Auto(Settings):
         max_evaluations: evaluations that may be spent, a gradient counting as 3; a route that has
             begun is finished.
         max_seconds: time after which no further route or round is begun.
+
+    Examples:
+        >>> method = ep.Auto(relative_error=0.001, max_seconds=60)
+        >>> result = ep.estimate_expectation(program(2.0), method)
+        >>> result.standard_error <= 0.001 * result.value
+        True
     """
 
     relative_error: float = 0.01
