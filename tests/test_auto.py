@@ -128,11 +128,11 @@ def test_budget_of_evaluations_is_kept() -> None:
 
 @pytest.mark.slow
 def test_budget_of_evaluations_is_kept_on_the_way_back() -> None:
-    """What has begun is finished: at most twice the budget with five outputs that are hard."""
-    for budget in (100_000, 1_000_000):
+    """What has begun is finished, and so a budget may be passed: not by much with five outputs."""
+    for budget in (250_000, 1_000_000):
         method = ep.Auto(max_evaluations=budget)
         result = ep.estimate_expectation(bound("eight_schools"), method, throw=False)
-        assert spent(result) <= 2 * budget
+        assert spent(result) <= 1.25 * budget
 
 
 def test_time_is_kept() -> None:

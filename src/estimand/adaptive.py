@@ -188,9 +188,10 @@ class _Work:
     ):
         self.settings, self.density, self.parts = settings, density, parts
         # A smaller budget shrinks every stage, down to sizes below which no error can be had.
-        scale = min(1.0, max(0.05, settings.max_evaluations / 1_000_000))
+        share = max(1.0, len(parts) / 3)
+        scale = min(1.0, max(0.05, settings.max_evaluations / (1_000_000 * share)))
         pilot = min(max(PILOT, 20 * _num_moments(density.dimension)), 5 * PILOT)
-        self.pilot_size = int(pilot * scale * max(1.0, len(parts) / 3))
+        self.pilot_size = int(pilot * scale * share)
         self.round_size = int(FIRST_ROUND * scale)
         scout = settings.scout_for(density)
         chains = max(8, int(scout.num_particles * scale) // scout.num_steps)
