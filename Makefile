@@ -1,9 +1,11 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
+# Silences a notice about mkdocs 2, which has no plugins: pyproject.toml keeps mkdocs below it.
+export NO_MKDOCS_2_WARNING := 1
 STAMP := $(VENV)/.installed
 
-.PHONY: install demo test test-slow lint types benchmarks peers clean
+.PHONY: install demo test test-slow lint types docs benchmarks peers clean
 
 install: $(STAMP)
 
@@ -28,6 +30,10 @@ lint: install
 
 types: install
 	$(BIN)/mypy
+
+docs: install
+	$(BIN)/mkdocs build --strict
+	@echo 'Serve it: python3 -m http.server --directory build/site'
 
 benchmarks: install
 	$(BIN)/python benchmarks/run.py

@@ -29,6 +29,7 @@ PROBLEMS = (
     "sir",
     "rp22",
     "normal_tail",
+    "normal_excess",
     "four_branch",
 )
 

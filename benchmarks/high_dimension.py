@@ -44,7 +44,7 @@ def main(argv=None):
     with workers(options.processes) as over_seeds:
         rows = []
         for name in CASES:
-            for row in measure(over_seeds, name, 2 if options.quick else 20):
+            for row in measure(over_seeds, name, 2 if options.quick else 3):
                 rows.append(row)
                 print(row, flush=True)
     columns = ("problem", "method", "asked", "median error", "largest", "runs", "ok", "covered")

@@ -69,6 +69,19 @@ def _eight_schools_means():
     return _tabled(PROBLEMS["eight_schools"], eight_schools_means, slice(2))
 
 
+# --- a kink ---
+
+
+def normal_excess():
+    """By how much a standard normal variable exceeds 3."""
+    return jnp.maximum(numpyro.sample("x", dist.Normal(0.0, 1.0)) - 3.0, 0.0)
+
+
+def _normal_excess():
+    density = math.exp(-4.5) / math.sqrt(2 * math.pi)
+    return _single(normal_excess, (), density - 1.5 * math.erfc(3 / math.sqrt(2)))
+
+
 # --- a Gaussian in any dimension ---
 
 
@@ -154,4 +167,4 @@ FAMILIES = {
     "equal_modes": functools.partial(_two_modes, (0.3, 0.3)),
     "unequal_modes": functools.partial(_two_modes, (0.3, 0.2)),
 }
-OTHERS = {"eight_schools_means": _eight_schools_means}
+OTHERS = {"eight_schools_means": _eight_schools_means, "normal_excess": _normal_excess}

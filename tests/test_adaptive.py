@@ -118,7 +118,7 @@ def test_same_key_same_result() -> None:
 
 @pytest.mark.parametrize("name", IMPROPER)
 def test_expectations_that_do_not_exist_are_not_ok(name: str) -> None:
-    expectation, method = ep.expectation(IMPROPER[name])(), ep.AdaptiveIS(max_evaluations=300_000)
+    expectation, method = ep.expectation(IMPROPER[name])(), ep.AdaptiveIS()
     for key in range(5):
         result = ep.estimate_expectation(expectation, method, rng_key=key, throw=False)
         assert not result.status
@@ -257,7 +257,7 @@ def test_missed_modes_are_seen_by_a_fresh_exploration(rng_key: jax.Array) -> Non
             work._scout = scout  # type: ignore[method-assign]
             proposal = work._refine()
             draws = work._integrate(proposal)
-            work._validate(proposal, draws)
+            work._validate(proposal, draws, list(work.explored))
         else:
             work.estimate()
         assert bool(work.missed) == is_blind

@@ -1,11 +1,8 @@
-"""The one-way flow of modules, the core's imports, and the README's code."""
+"""The one-way flow of modules, the core's imports, and the demo."""
 
 from __future__ import annotations
 
 import ast
-import doctest
-import importlib
-import re
 import subprocess
 import sys
 from pathlib import Path
@@ -48,6 +45,7 @@ ORDER = (
     "origin",
     "record",
     "merge",
+    "goal",
     "io",
     "diagnostics",
     "summary",
@@ -123,28 +121,6 @@ def test_files_are_short() -> None:
         assert len(path.read_text().splitlines()) <= 550, path.name
 
 
-def code_blocks(path: Path) -> list[str]:
-    return re.findall(r"```python\n(.*?)```", path.read_text(), flags=re.DOTALL)
-
-
-@pytest.mark.parametrize("path", ["README.md", "docs/methods.md"])
-def test_code_in_the_docs_runs(path: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    blocks = code_blocks(ROOT / path)
-    assert blocks
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("MPLBACKEND", "agg")
-    namespace: dict = {}
-    for block in blocks:
-        exec(compile(block, path, "exec"), namespace)
-
-
-def test_links_in_the_docs_lead_somewhere() -> None:
-    for path in [*ROOT.glob("*.md"), *ROOT.glob("docs/*.md")]:
-        for target in re.findall(r"\]\(([^)#]+)", path.read_text()):
-            if not target.startswith("http"):
-                assert (path.parent / target).exists(), (path.name, target)
-
-
 @pytest.mark.slow
 def test_demo_prints_both_methods_and_the_truth() -> None:
     result = subprocess.run(
@@ -159,10 +135,3 @@ def test_demo_prints_both_methods_and_the_truth() -> None:
     report = Path(result.stdout.strip().splitlines()[-1].split(": ", 1)[1])
     assert report.is_relative_to(ROOT / "build")
     assert "<svg" in report.read_text()
-
-
-@pytest.mark.parametrize("module", ["target", "program", "schedule", "methods", "estimate"])
-def test_docstring_examples(module: str) -> None:
-    result = doctest.testmod(importlib.import_module(f"estimand.{module}"))
-    assert result.attempted > 0
-    assert result.failed == 0

@@ -43,9 +43,9 @@ def test_default_takes_the_mixture_where_it_fits() -> None:
     assert abs(result.value - 2.5) < 5 * result.standard_error < 0.0125
 
 
+@pytest.mark.slow
 def test_discrete_sites_go_to_islands() -> None:
-    method = ep.Auto(max_evaluations=400_000, relative_error=0.05)
-    result = ep.estimate_expectation(bound("branching"), method)
+    result = ep.estimate_expectation(bound("branching"))
     assert "site 'm' is discrete" in result.run.notes[0]
     assert "site 'm' is discrete" in str(result)
     value = PROBLEMS["branching"].value
@@ -55,19 +55,15 @@ def test_discrete_sites_go_to_islands() -> None:
 
 @pytest.mark.slow
 def test_eight_schools() -> None:
-    """Moments to one percent, and no event that is called ok and is not right."""
+    """Two moments and three events to one and a half percent, as asked and allowed."""
     problem, expectation = PROBLEMS["eight_schools"], bound("eight_schools")
     assert isinstance(problem.value, tuple)
-    for seed in range(2):
+    for seed in range(3):
         result = ep.estimate_expectation(expectation, rng_key=seed, throw=False)
-        for output, (figures, truth) in enumerate(
-            zip(result.run.figures, problem.value, strict=True)
-        ):
-            if output < 2 or figures.status in (ep.Status.ok, ep.Status.not_converged):
-                assert_estimate(
-                    figures.value, figures.standard_error, truth, degrees=figures.degrees
-                )
-            assert figures.standard_error < (0.01 if output < 2 else 0.1) * truth
+        for figures, truth in zip(result.run.figures, problem.value, strict=True):
+            assert figures.status is ep.Status.ok
+            assert_estimate(figures.value, figures.standard_error, truth, degrees=figures.degrees)
+            assert figures.standard_error < 0.015 * truth
 
 
 @pytest.mark.slow
@@ -112,7 +108,7 @@ def test_no_retry_for_what_no_route_mends() -> None:
     result = ep.estimate_expectation(no_number(), method, throw=False)
     assert result.status is ep.Status.nan_density
     assert result.run.notes == ()
-    assert result.num_evaluations < 100_000
+    assert result.num_evaluations < 20_000
 
 
 # --- budgets ---
@@ -132,11 +128,11 @@ def test_budget_of_evaluations_is_kept() -> None:
 
 @pytest.mark.slow
 def test_budget_of_evaluations_is_kept_on_the_way_back() -> None:
-    """What has begun is finished: at most twice the budget with five outputs that are hard."""
-    for budget in (100_000, 1_000_000):
+    """What has begun is finished, and so a budget may be passed: not by much with five outputs."""
+    for budget in (250_000, 1_000_000):
         method = ep.Auto(max_evaluations=budget)
         result = ep.estimate_expectation(bound("eight_schools"), method, throw=False)
-        assert spent(result) <= 2 * budget
+        assert spent(result) <= 1.25 * budget
 
 
 def test_time_is_kept() -> None:
@@ -144,7 +140,7 @@ def test_time_is_kept() -> None:
     method = ep.Auto(relative_error=3e-6, max_evaluations=10**9, max_seconds=1.0)
     result = ep.estimate_expectation(bound("figure1"), method, throw=False)
     assert result.status is ep.Status.not_converged
-    assert result.run_seconds < 60.0
+    assert result.run_seconds < 10.0
     assert spent(result) < 10**7
     assert abs(result.value - 2.5) < 5 * result.standard_error
 

@@ -19,7 +19,7 @@ from stats import assert_same_law, assert_unbiased
 from truths import PROBLEMS
 
 import estimand as ep
-from estimand.coordinates import standardising
+from estimand.coordinates import Stretch, location_scale
 
 RTOL = 1e-10
 Y = np.array([0.3, -1.2, 2.0])
@@ -112,7 +112,7 @@ def vector_walk() -> Any:
 
 
 def beside_others() -> Any:
-    """Sites of laws without location and scale keep their coordinates."""
+    """Sites on intervals and half-lines beside one with a location and a scale."""
     share = numpyro.sample("share", dist.Beta(2.0, 3.0))
     rate = numpyro.sample("rate", dist.Gamma(2.0, 1.0))
     x = numpyro.sample("x", dist.Normal(share, rate).expand([3]).to_event(1))
@@ -231,27 +231,63 @@ def test_dependent_priors_are_standard_too(name: str, rng_key: jax.Array) -> Non
     assert_same_law(last, laws.laplace.cdf if name == "chain_of_scales" else laws.norm.cdf)
 
 
-def test_other_sites_keep_their_coordinates(rng_key: jax.Array) -> None:
+def test_coordinates_at_an_edge_are_stretched(rng_key: jax.Array) -> None:
     density = density_of(beside_others).standardised()
     positions = jax.random.normal(rng_key, (4, density.dimension))
     moved = np.asarray(density.in_plain_coordinates(positions))
-    assert density.layout.sites[2].latent.name == "x"
-    np.testing.assert_allclose(moved[:, [0, 1, 5]], np.asarray(positions)[:, [0, 1, 5]], rtol=RTOL)
-    assert (moved[:, 2:5] != np.asarray(positions)[:, 2:5]).all()
+    stretched = np.asarray(Stretch()(positions))
+    assert [site.latent.name for site in density.layout.sites] == ["share", "rate", "x", "low"]
+    np.testing.assert_allclose(moved[:, [0, 5]], stretched[:, [0, 5]], rtol=RTOL)
+    np.testing.assert_allclose(moved[:, 1], np.log(2.0) + stretched[:, 1], rtol=RTOL)
+    assert (moved[:, 2:5] != stretched[:, 2:5]).all()
+
+
+def test_stretch_and_its_inverse_and_slope() -> None:
+    places = jnp.concatenate([-jnp.logspace(-8, 1.5, 40), jnp.zeros(1), jnp.logspace(-8, 1.5, 40)])
+    stretched = Stretch()(places)
+    np.testing.assert_allclose(Stretch().inv(stretched), places, rtol=1e-14)
+    slopes = jax.vmap(jax.grad(Stretch()))(places)
+    log_slopes = Stretch().log_abs_det_jacobian(places, stretched)
+    np.testing.assert_allclose(log_slopes, jnp.log(slopes), atol=1e-14)
+
+
+def test_draws_on_the_edge_have_finite_coordinates() -> None:
+    inverse = Stretch().inv(jnp.array([-jnp.inf, jnp.inf]))
+    np.testing.assert_array_less(np.abs(inverse), 40.0)
+    assert inverse[0] == -inverse[1]
+
+
+@pytest.mark.parametrize("law", [dist.HalfCauchy(5.0), dist.Exponential(0.2), dist.Uniform(2, 7)])
+def test_tails_at_an_edge_are_those_of_a_normal_law(law: Any) -> None:
+    """A law that is finite at an edge: in plain coordinates its log density falls by e^−|u|."""
+
+    def model() -> Any:
+        return numpyro.sample("x", law)
+
+    density = density_of(model).part("gamma2")
+    far = jnp.array([[-8.0], [-9.0], [-10.0]])
+    plain = jax.vmap(density.terms)(far).log_prior
+    np.testing.assert_allclose(jnp.diff(plain, n=2), 0.0, atol=0.01)
+    stretched = jax.vmap(density.standardised().terms)(far).log_prior
+    np.testing.assert_allclose(jnp.diff(stretched, n=2), -1.0, atol=0.05)
 
 
 @pytest.mark.parametrize(
-    "law",
+    ("law", "has_scale"),
     [
-        dist.HalfNormal(1.0),
-        dist.TruncatedNormal(0.0, 1.0, low=0.0),
-        dist.Gamma(2.0, 1.0),
-        dist.TransformedDistribution(dist.Normal(0.0, 1.0), dist.transforms.ExpTransform()),
-        dist.Beta(2.0, 2.0).expand([3]).to_event(1),
+        (dist.HalfNormal(2.0), True),
+        (dist.Gamma(2.0, 1.0), True),
+        (dist.InverseGamma(3.0, 2.0).expand([3]).to_event(1), True),
+        (dist.TruncatedNormal(0.0, 1.0, low=0.0), False),
+        (
+            dist.TransformedDistribution(dist.Normal(0.0, 1.0), dist.transforms.ExpTransform()),
+            False,
+        ),
+        (dist.Beta(2.0, 2.0).expand([3]).to_event(1), False),
     ],
 )
-def test_what_has_no_location_and_scale(law: Any) -> None:
-    assert standardising(law) is None
+def test_which_laws_have_a_location_or_a_scale(law: Any, has_scale: bool) -> None:
+    assert (location_scale(law) is not None) is has_scale
 
 
 @pytest.mark.parametrize(

@@ -637,14 +637,6 @@ def test_datatree_is_arvizs() -> None:
         estimate("cube chains").to_datatree()
 
 
-def test_arviz_summarises_the_draws() -> None:
-    arviz_stats = pytest.importorskip("arviz_stats")
-    result = estimate("cube adaptive")
-    table = arviz_stats.summary(result.to_datatree(), round_to="none")
-    assert table.loc["x", "mean"] == pytest.approx(1.0, abs=0.05)
-    assert table.loc["x", "sd"] == pytest.approx(math.sqrt(0.5), abs=0.05)
-
-
 def test_a_missing_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "xarray", None)
     with pytest.raises(ImportError, match=r"estimand\[arviz\]"):

@@ -36,6 +36,12 @@ def pair(first: np.ndarray, second: np.ndarray) -> np.ndarray:
     return np.stack([first, second], axis=-1)
 
 
+def test_normal_excess() -> None:
+    found = expectation("normal_excess", np.linspace(-10, 12, 220_001), sites=lambda x: {"x": x})
+    assert found == pytest.approx(known("normal_excess").values[0], rel=1e-8)
+    assert found == pytest.approx(3.82154e-4, rel=2e-6)
+
+
 def test_groups() -> None:
     axis = np.linspace(-9, 11, 121)
     found = expectation(

@@ -103,7 +103,7 @@ def test_the_number_comes_first() -> None:
     body = page[page.index("<body>") :]
     assert body.index('class="number"') < body.index('class="verdict') < body.index("<svg")
     low, high = result.interval()
-    assert f"95 % interval {low:.6g} to {high:.6g}" in body
+    assert f"95 % interval <span>{low:.6g}</span> to <span>{high:.6g}</span>" in body
     for words in ("Normalising constants", "threefry2x32:0,0", "numpyro", "TABI(AnIS("):
         assert words in body
     assert "&lt;script&gt;alert(&quot;&amp;amp;&quot;)&lt;/script&gt;" in body

@@ -28,7 +28,6 @@ from estimand.evidence import (
     remembered,
 )
 from estimand.importance import (
-    CANCELLATION_FLOOR,
     GAMMA2,
     MIN_EFFECTIVE,
     Draws,
@@ -36,6 +35,7 @@ from estimand.importance import (
     Part,
     controlled_log_mean,
     error_scale,
+    influences,
     is_reached,
     mass_at_the_edge,
     output_figures,
@@ -68,13 +68,15 @@ MAX_WIDE_SCOUTS = 20
 # Effective prior draws, at the least, from which a part is fitted without a scout.
 ENOUGH_FROM_PRIOR = 100.0
 FIRST_ROUND = 8192
+# Draws are cheap beside a dear exploration: at least this share of its evaluations.
+DRAW_SHARE = 0.3
 MAX_SOBOL_DIMENSION = 40
 MIN_GROUP_SHARE = 0.05
 # Beyond what the budget allows by this factor, more draws are not worth while.
 HOPELESS = 8.0
 # An error that is larger than the asked one by this factor has not converged.
 SLACK = 1.5
-# Share of a fresh exploration's particles that may weigh more than any draw. On targets that the
+# Share of a fresh exploration's mass that may be beyond the heaviest draw. On targets that the
 # mixture fits it is below 0.001, on a funnel or a missed mode above 0.02.
 MAX_EXCEEDANCE = 0.01
 # Where the density is NaN the prior must have less mass than this.
@@ -102,6 +104,11 @@ class AdaptiveIS(Settings):
             straight. By default False for events where no prior scale is unknown.
         scout: the sampler that explores; its islands are the independent scouts. By default five
             of 2,000 particles, 1,000 above 20 dimensions.
+
+    Examples:
+        >>> result = ep.estimate_expectation(program(2.0), ep.AdaptiveIS())
+        >>> round(result.value, 1), result.status.name
+        (2.5, 'ok')
     """
 
     relative_error: float = 0.01
@@ -181,9 +188,11 @@ class _Work:
     ):
         self.settings, self.density, self.parts = settings, density, parts
         # A smaller budget shrinks every stage, down to sizes below which no error can be had.
-        scale = min(1.0, max(0.05, settings.max_evaluations / 1_000_000))
+        share = max(1.0, len(parts) / 3)
+        scale = min(1.0, max(0.05, settings.max_evaluations / (1_000_000 * share)))
         pilot = min(max(PILOT, 20 * _num_moments(density.dimension)), 5 * PILOT)
-        self.pilot_size, self.round_size = int(pilot * scale), int(FIRST_ROUND * scale)
+        self.pilot_size = int(pilot * scale * share)
+        self.round_size = int(FIRST_ROUND * scale)
         scout = settings.scout_for(density)
         chains = max(8, int(scout.num_particles * scale) // scout.num_steps)
         self.scout = dataclasses.replace(
@@ -199,6 +208,8 @@ class _Work:
         self.explored: dict[Part, list[Exploration]] = {}
         self.part_costs: dict[Part, int] = {}
         self.missed: set[Part] = set()
+        # Share of each part's mass that scouts found beyond the reach of the draws.
+        self.unseen: dict[Part, float] = {}
         self.started = clock()
 
     def estimate(self) -> Draws | None:
@@ -207,20 +218,21 @@ class _Work:
         if not self.groups:
             return None
         self.exploration = self.spent, self.seconds
-        draws = self._attempt()
-        if self.missed and self._can_afford(self.spent, self.seconds):
-            # What the fresh scouts found and the proposal missed is fitted too.
-            for part in self.missed:
-                found = Exploration.join(self.explored[part])
-                self.groups[part] = self._fit(part, found.flattened())
-            draws = self._attempt()
-        self.has_nan |= draws.nan_mass() > MAX_NAN_MASS
-        return draws
-
-    def _attempt(self) -> Draws:
         proposal = self._refine()
         draws = self._integrate(proposal)
-        self._validate(proposal, draws)
+        costs = self.spent - self.exploration[0], self.seconds - self.exploration[1]
+        self._validate(proposal, draws, list(self.explored))
+        again = costs[0] + sum(self.part_costs[part] for part in self.missed)
+        if self.missed and self._can_afford(again, costs[1] + self.exploration[1]):
+            # What the fresh scouts found and the proposal missed is fitted too.
+            missed = list(self.missed)
+            for part in missed:
+                found = Exploration.join(self.explored[part])
+                self.groups[part] = self._fit(part, found.flattened())
+            proposal = self._refine()
+            draws = self._integrate(proposal)
+            self._validate(proposal, draws, missed)
+        self.has_nan |= draws.nan_mass() > MAX_NAN_MASS
         return draws
 
     @property
@@ -329,7 +341,7 @@ class _Work:
         """Refits from pilot draws while that helps, then divides the draws among the parts."""
         proposal = self._proposal()
         pilots, best, best_size = [self._draw(proposal, self.pilot_size, 0)], 0, 0.0
-        if self._explore_more(pilots[0]):
+        if not self.missed and self._explore_more(pilots[0]):
             proposal = self._proposal()
             pilots = [self._draw(proposal, self.pilot_size, 0)]
         proposals = [proposal]
@@ -370,7 +382,6 @@ class _Work:
                     self.explored[part] = [found]
                     self.groups[part] = self._fit(part, found.flattened())
                     is_any = True
-        self.part_costs = {}
         return is_any
 
     def _draw(self, proposal: Proposal, count: int, replicate: int) -> Draws:
@@ -387,7 +398,7 @@ class _Work:
         With h the squared influence of a draw the variance is Σ h/q, convex in the shares; the
         update below is its fixed point.
         """
-        influence = sum(x**2 for x in self._influences(pilot))
+        influence = sum(x**2 for x in influences(pilot, self.parts))
         log_groups = [group.log_density(pilot.positions) for group in proposal.groups.values()]
         ratios = np.exp(np.minimum(np.stack(log_groups) - pilot.log_proposal, 500.0))
         log_prior = mixtures.log_density(proposal.prior, pilot.positions)
@@ -401,28 +412,12 @@ class _Work:
         shares = np.maximum(shares, min(MIN_GROUP_SHARE, 0.5 / shares.size))
         return dict(zip(proposal.groups, (shares / shares.sum()).tolist(), strict=True))
 
-    def _influences(self, draws: Draws) -> list[np.ndarray]:
-        """For every output the influence of each draw on the estimate, relative to its scale."""
-        if GAMMA2 not in self.parts or len(self.parts) == 1:
-            return [relative_weights(draws.log_weights(self.parts[0])) - 1.0]
-        weights = relative_weights(draws.log_weights(GAMMA2))
-        result = []
-        for output in range(self.density.num_outputs):
-            log_parts = [draws.log_weights(Part(sign, output)) for sign in (1, -1)]
-            # Relative to E|f|, so that no scale of f under- or overflows.
-            log_size = log_mean(np.logaddexp(*log_parts))
-            if log_size == -math.inf:
-                continue
-            f = np.exp(log_parts[0] - log_size) - np.exp(log_parts[1] - log_size)
-            scale = max(abs(f.mean()), CANCELLATION_FLOOR)
-            result.append((f - weights * f.mean()) / scale)
-        return result or [weights - 1.0]
-
     # --- integrate ---
 
     def _integrate(self, proposal: Proposal) -> Draws:
         """Rounds of replicates, each twice the last, until the error or the budget is reached."""
-        replicates, count = range(self.settings.num_replicates), self.round_size
+        replicates = range(self.settings.num_replicates)
+        count = max(self.round_size, int(DRAW_SHARE * self.exploration[0] / len(replicates)))
         self._say("integrating")
         began = self.seconds
         draws = Draws.join([self._draw(proposal, count, r) for r in replicates])
@@ -452,23 +447,34 @@ class _Work:
         errors = [item.standard_error / error_scale(item) for item in figures]
         return max(missing, *((error / goal) ** 2 for error in errors))
 
-    def _validate(self, proposal: Proposal, draws: Draws) -> None:
+    def _validate(self, proposal: Proposal, draws: Draws, parts: list[Part]) -> None:
         """Explores again, and asks whether the new scouts found what the proposal misses.
 
         Weights, effective sample sizes and standard errors cannot see a mode that no draw came
-        near; a fresh exploration can.
+        near; a fresh exploration can. What the points of all scouts weigh beyond the heaviest draw
+        is mass that the estimate may lack, and counts as an error.
         """
         self.missed = set()
-        for part, explorations in self.explored.items():
+        for part in parts:
+            explorations = self.explored[part]
             fresh = self._scout(part)
             if not np.isfinite(fresh.log_weights).any():
                 continue
             explorations.append(fresh)
-            evaluated = proposal.evaluated(self._evaluate(fresh.points), 0)
-            is_beyond = evaluated.log_weights(part) > draws.log_weights(part).max()
-            share = np.average(is_beyond, weights=relative_weights(fresh.log_weights))
-            if share > MAX_EXCEEDANCE:
+            heaviest = draws.log_weights(part).max()
+            shares = [self._beyond(item, part, proposal, heaviest) for item in explorations]
+            self.unseen[part] = float(np.mean(shares))
+            if shares[-1] > MAX_EXCEEDANCE:
                 self.missed.add(part)
+
+    def _beyond(
+        self, exploration: Exploration, part: Part, proposal: Proposal, heaviest: float
+    ) -> float:
+        """Share of the mass that weights no greater than the heaviest leave out."""
+        evaluated = proposal.evaluated(self._evaluate(exploration.points), 0)
+        excess = np.maximum(evaluated.log_weights(part) - heaviest, 0.0)
+        weights = relative_weights(exploration.flattened().log_weights)
+        return float(np.average(-np.expm1(-excess), weights=weights))
 
     def evidence(self, draws: Draws | None, part: Part) -> Evidence:
         """The draws as evidence of one part, with the error between replicates."""
@@ -484,7 +490,9 @@ class _Work:
             return evidence
         return evidence._replace(
             log_z=jnp.asarray(controlled_log_mean(draws, part)),
-            relative_variance=jnp.asarray(part_variance(draws, part)),
+            relative_variance=jnp.asarray(
+                part_variance(draws, part) + self.unseen.get(part, 0.0) ** 2
+            ),
         )
 
 
@@ -504,15 +512,18 @@ def _judged(work: _Work, draws: Draws | None, output: int) -> Figures:
     if figures.status is not Status.ok:
         return figures
     log_z2 = log_mean(draws.log_weights(GAMMA2))
-    statuses = []
+    statuses, errors = [], [figures.standard_error]
     for part in (GAMMA2, Part(1, output), Part(-1, output)):
         log_weights = draws.log_weights(part)
-        share = math.exp(min(log_mean(log_weights) - log_z2, 700.0))
+        size = math.exp(min(log_mean(log_weights) - log_z2, 700.0))
+        unseen = work.unseen.get(part, 0.0)
+        errors.append(unseen * (size if part.sign else abs(figures.value)))
         # A part does not matter while the error dwarfs all of it.
-        if part == GAMMA2 or share > 0.5 * figures.standard_error:
+        if part == GAMMA2 or size > 0.5 * figures.standard_error:
             statuses.append(part_status(log_weights, part in work.missed))
             if mass_at_the_edge(work.density, draws.positions, log_weights) > MAX_EDGE_MASS:
                 statuses.append(Status.heavy_tailed)
+    figures = figures._replace(standard_error=math.hypot(*errors))
     if not is_reached(figures, SLACK * work.settings.relative_error):
         statuses.append(Status.not_converged)
     return figures._replace(status=worst(statuses))

@@ -37,7 +37,7 @@ CHAINS = BridgeSampling(num_samples=2500, num_warmup=1000, num_chains=8)
 # What these cost for each density, roughly.
 ROUTE_COST = 1_000_000
 # Shares of the budget for the mixture, and for a second one in other coordinates.
-FIRST_SHARE, SECOND_SHARE = 0.7, 0.2
+FIRST_SHARE, SECOND_SHARE = 0.8, 0.2
 MIN_SCALE = 0.1
 
 # Statuses that another route may mend. A NaN or missing mass it would only find again.
@@ -66,6 +66,12 @@ class Auto(Settings):
         max_evaluations: evaluations that may be spent, a gradient counting as 3; a route that has
             begun is finished.
         max_seconds: time after which no further route or round is begun.
+
+    Examples:
+        >>> method = ep.Auto(relative_error=0.001, max_seconds=60)
+        >>> result = ep.estimate_expectation(program(2.0), method)
+        >>> result.standard_error <= 0.001 * result.value
+        True
     """
 
     relative_error: float = 0.01
@@ -106,12 +112,12 @@ class _Journey:
         is_standardised = has_varying_scales or not is_event
         run = self._by_mixture(FIRST_SHARE, standardise=is_standardised)
         figures = list(run.figures)
-        can_repeat = self._weak(figures) and self._has_left(SECOND_SHARE)
+        can_repeat = self._weak(figures) and self._has_left(max(SECOND_SHARE, self.spent_share / 2))
         if can_repeat and (has_varying_scales or is_event):
             other = self._by_mixture(SECOND_SHARE, standardise=not is_standardised)
             self._take(figures, other.figures, "the mixture in other coordinates")
         weak = self._weak(figures)
-        if weak and self._has_left(MIN_SCALE):
+        if weak and self._has_left(MIN_SCALE * self._route_share(weak)):
             self._take_last_route(figures, weak)
         return self._finished(run, figures)
 
@@ -167,14 +173,21 @@ class _Journey:
     def seconds_left(self) -> float:
         return self.settings.max_seconds - (clock() - self.started)
 
+    @property
+    def spent_share(self) -> float:
+        return self.spent / self.settings.max_evaluations
+
     def _has_left(self, share: float) -> bool:
-        left = self.settings.max_evaluations - self.spent
-        return left >= share * self.settings.max_evaluations and self.seconds_left > 0
+        return 1 - self.spent_share >= share and self.seconds_left > 0
 
     def _scale(self, outputs: tuple[int, ...]) -> float:
         """How large a last route may be that estimates each part on its own."""
-        left = self.settings.max_evaluations - self.spent
-        return min(1.0, max(MIN_SCALE, left / (ROUTE_COST * (1 + len(outputs)))))
+        left = 1 - self.spent_share
+        return min(1.0, max(MIN_SCALE, left / self._route_share(outputs)))
+
+    def _route_share(self, outputs: tuple[int, ...]) -> float:
+        """What a last route of full size costs, as a share of the budget."""
+        return ROUTE_COST * (1 + len(outputs)) / self.settings.max_evaluations
 
     def _next_key(self) -> jax.Array:
         self.rng_key, key = jax.random.split(self.rng_key)

@@ -44,6 +44,12 @@ class BridgeSampling(Settings):
             of arrays by site with leading axes (chains, draws). They are of γ2 and serve no other
             part: use them as ``log_evidence(..., BridgeSampling(draws=...))`` or as TABI's
             `normaliser`.
+
+    Examples:
+        >>> draws = {"x": 1 + jnp.sqrt(0.5) * jax.random.normal(jax.random.key(0), (4, 500))}
+        >>> evidence = ep.log_evidence(program(2.0), ep.BridgeSampling(draws=draws))
+        >>> abs(float(evidence.log_z) + 2.2655) < 4 * evidence.standard_error
+        True
     """
 
     num_samples: int = 2000

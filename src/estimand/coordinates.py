@@ -1,7 +1,8 @@
 """Where the latent sites are in a flat position, and how coordinates become values.
 
 Plain coordinates are NumPyro's unconstrained ones. Standardised coordinates are (x − location) /
-scale where a prior has these: the "non-centred" parametrisation.
+scale where a prior has these: the "non-centred" parametrisation. Where a support has an edge they
+are stretched, so that a density which ends at the edge has the tails of a normal law.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ from numpyro.distributions.transforms import (
     ComposeTransform,
     ExpTransform,
     LowerCholeskyAffine,
+    ParameterFreeTransform,
 )
 
 from estimand.program import (
@@ -83,6 +85,12 @@ class Layout:
         return np.repeat([site.is_transformed for site in self.sites], sizes)
 
     @property
+    def edge(self) -> float:
+        """How large a transformed coordinate is where its value nearly over- or underflows."""
+        limit = jnp.asarray(0.8 * math.log(jnp.finfo(jnp.result_type(float)).max))
+        return float(Stretch().inv(limit) if self.is_standardised else limit)
+
+    @property
     def improper_sites(self) -> tuple[str, ...]:
         return tuple(site.latent.name for site in self.sites if not site.latent.is_proper)
 
@@ -102,8 +110,41 @@ def plain_transform(fn: Any) -> Any:
     return biject_to(fn.support)
 
 
-def standardising(fn: Any) -> Any:
-    """The map from a standard law to a location-scale one; None for all others."""
+class Stretch(ParameterFreeTransform):
+    """u = v·√(1 + v²/4): the identity near 0, ±v²/2 far away.
+
+    A density that is finite at an edge of its support falls off like e^−|u| in unconstrained
+    coordinates u, which no Gaussian covers; in v it falls off like e^−v²/2.
+    """
+
+    domain = constraints.real
+    codomain = constraints.real
+    sign = 1
+
+    def __call__(self, x: Any) -> Any:
+        return x * jnp.sqrt(1 + 0.25 * x**2)
+
+    def _inverse(self, y: Any) -> Any:
+        # A draw that was rounded onto the edge of its support has infinite coordinates.
+        limit = float(np.log(jnp.finfo(y.dtype).max))
+        u = jnp.clip(y, -limit, limit)
+        return u * jnp.sqrt(2 / (1 + jnp.sqrt(1 + u**2)))
+
+    def log_abs_det_jacobian(self, x: Any, y: Any, intermediates: Any = None) -> Any:  # noqa: ARG002
+        return jnp.log1p(0.5 * x**2) - 0.5 * jnp.log1p(0.25 * x**2)
+
+
+_POSITIVE_SCALES: dict[type, Callable] = {
+    dist.HalfNormal: lambda fn: fn.scale,
+    dist.HalfCauchy: lambda fn: fn.scale,
+    dist.Exponential: lambda fn: 1 / fn.rate,
+    dist.Gamma: lambda fn: fn.concentration / fn.rate,
+    dist.InverseGamma: lambda fn: fn.rate / fn.concentration,
+}
+
+
+def location_scale(fn: Any) -> Any:
+    """The map from a standard law to one with a location or a scale; None for all others."""
     base = fn
     while isinstance(base, dist.ExpandedDistribution | dist.Independent):
         base = base.base_dist
@@ -116,7 +157,20 @@ def standardising(fn: Any) -> Any:
     if isinstance(base, dist.MultivariateNormal):
         factor = jnp.broadcast_to(base.scale_tril, (*shape, shape[-1]))
         return LowerCholeskyAffine(jnp.broadcast_to(base.loc, shape), factor)
+    if type(base) in _POSITIVE_SCALES:
+        scale = jnp.broadcast_to(_POSITIVE_SCALES[type(base)](base), shape)
+        shift = AffineTransform(jnp.log(scale), jnp.ones(shape, scale.dtype))
+        return ComposeTransform([Stretch(), shift, ExpTransform()])
     return None
+
+
+def standardised_transform(fn: Any) -> Any:
+    """The map from standardised coordinates to the support of a distribution."""
+    transform = location_scale(fn)
+    if transform is None:
+        plain = plain_transform(fn)
+        transform = plain if _is_real(fn.support) else ComposeTransform([Stretch(), plain])
+    return transform
 
 
 def unconstrained_value(latent: Latent, site: dict, transform: Callable) -> jax.Array:

@@ -26,8 +26,9 @@ from numpyro import handlers
 from estimand.coordinates import (
     Layout,
     coordinates_of,
+    location_scale,
     plain_transform,
-    standardising,
+    standardised_transform,
     unconstrained_value,
     without_mask,
 )
@@ -195,7 +196,7 @@ class Density:
         """log of the volumes by which the sites are standardised at a prior draw."""
         sites, _ = self._trace(None, rng_key)
         fns = [without_mask(sites[site.latent.name]["fn"]) for site in self.layout.sites]
-        transforms = [standardising(fn) for fn in fns]
+        transforms = [location_scale(fn) for fn in fns]
         return jnp.stack(
             [jnp.zeros(())]
             + [
@@ -439,8 +440,9 @@ class Density:
 
     def _transform(self, fn: Any) -> Any:
         """The map from a site's coordinates to its value."""
-        transform = standardising(without_mask(fn)) if self.layout.is_standardised else None
-        return plain_transform(fn) if transform is None else transform
+        if self.layout.is_standardised:
+            return standardised_transform(without_mask(fn))
+        return plain_transform(fn)
 
 
 @jax.jit

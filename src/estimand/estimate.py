@@ -12,7 +12,6 @@ from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 
 from estimand import io, journal, progress
@@ -21,10 +20,17 @@ from estimand.compilation import CompilationClock
 from estimand.density import Density
 from estimand.diagnostics import Diagnosis, diagnose
 from estimand.evidence import Estimator, Evidence, Status
-from estimand.importance import error_scale, is_reached
-from estimand.merge import ENOUGH_EFFECTIVE, merge
-from estimand.methods import Figures, Method, worst
-from estimand.origin import Origin, fingerprint, fresh_key, origin_of
+from estimand.goal import judged, lack_of
+from estimand.merge import merge
+from estimand.methods import Method
+from estimand.origin import (
+    Origin,
+    as_key,
+    fingerprint,
+    fresh_key,
+    generator_of,
+    origin_of,
+)
 from estimand.program import PARTS, Expectation, ExpectationProgram, bind
 from estimand.record import Contents, Record, resample
 from estimand.settings import require_count
@@ -51,12 +57,18 @@ class Estimate(Record):
     `value` and `standard_error` have the structure of the program's return value. Unpacks as the
     paper's pair ``value, diagnostics``. `task` is there in the session that made the estimate and
     is not saved.
+
+    Examples:
+        >>> value, diagnostics = ep.estimate_expectation(program(2.0))
+        >>> round(value, 1), diagnostics["status"].name
+        (2.5, 'ok')
     """
 
     task: Task | None = dataclasses.field(default=None, repr=False)
 
     @property
     def diagnostics(self) -> dict[str, Any]:
+        """Errors, status, effective sample sizes and costs by name."""
         return {
             "standard_error": self.standard_error,
             "interval": self.interval(),
@@ -104,6 +116,11 @@ class Estimate(Record):
         """Tables of the estimate, its parts and its diagnostics, to print or to show.
 
         ``print(result.summary())`` is in colour in a terminal where rich is installed.
+
+        Examples:
+            >>> print(result.summary())
+            E[program] by Auto()
+            ...
         """
         return summarise(self, self.diagnoses)
 
@@ -112,6 +129,12 @@ class Estimate(Record):
 
         The number and its interval first, then the verdict, plots, tables, settings, versions and
         the program's source. Needs matplotlib: ``pip install 'estimand[plots]'``.
+
+        Args:
+            path: the file, in a folder that exists.
+
+        Examples:
+            >>> page = result.to_html("report.html")
         """
         from estimand.report import to_html
 
@@ -125,6 +148,12 @@ class Estimate(Record):
 
         The file is written as a whole or not at all. It keeps at most 5,000 weighted draws of
         each density; all else is kept in full.
+
+        Args:
+            path: the file, in a folder that exists; an older one is replaced.
+
+        Examples:
+            >>> result.save("result.est")
         """
         io.save(self, path)
 
@@ -134,8 +163,16 @@ class Estimate(Record):
         The runs must have different random keys. Every Z is the mean over the runs, weighted by
         their cost, so that it is unbiased where theirs are; the order does not matter.
 
+        Args:
+            others: estimates.
+
         Raises:
             MergeError: if the records are of different programs, data or methods, or of one run.
+
+        Examples:
+            >>> other = ep.estimate_expectation(program(2.0), rng_key=1)
+            >>> result.merge(other).standard_error < result.standard_error
+            True
         """
         for other in others:
             if not isinstance(other, Estimate):
@@ -176,6 +213,10 @@ class Estimate(Record):
 
         Raises:
             ValueError: if a loaded record is of another program, other data or another method.
+
+        Examples:
+            >>> result.refine(relative_error=1.0) is result  # it is precise enough
+            True
         """
         if not relative_error > 0:
             raise ValueError(f"refine: relative_error must be positive; it is {relative_error}.")
@@ -185,7 +226,7 @@ class Estimate(Record):
         task = _task_of(self, expectation, method)
         with progress.bar(progress_bar):
             pieces = _refined(self, task, relative_error, max_evaluations, max_runs)
-        estimate = _judged(pieces[0].merge(*pieces[1:]), task, relative_error)
+        estimate = judged(pieces[0].merge(*pieces[1:]), task.method, relative_error)
         if estimate.task is None:
             estimate = dataclasses.replace(estimate, task=task)
         if throw and not estimate.status:
@@ -193,11 +234,21 @@ class Estimate(Record):
         return estimate
 
     def to_dict(self) -> dict[str, Any]:
-        """All figures and settings as plain data; NaN and infinities are strings, as in JSON."""
+        """All figures and settings as plain data; NaN and infinities are strings, as in JSON.
+
+        Examples:
+            >>> result.to_dict()["outputs"][0]["status"]
+            'ok'
+        """
         return io.to_dict(self)
 
     def to_json(self) -> str:
-        """`to_dict` as JSON; ``float`` reads the strings "NaN", "Infinity" and "-Infinity"."""
+        """`to_dict` as JSON; ``float`` reads the strings "NaN", "Infinity" and "-Infinity".
+
+        Examples:
+            >>> json.loads(result.to_json())["program"]
+            'program'
+        """
         return json.dumps(self.to_dict(), indent=2, allow_nan=False)
 
     def to_datatree(self, *, rng_key: int | jax.Array = 0) -> DataTree:
@@ -207,8 +258,16 @@ class Estimate(Record):
         output if there are several) have equally weighted draws, as ArviZ takes them to be. The
         same names after ``weighted_`` have the draws as they were made, with ``log_weight``.
         ``sample_stats`` has the return value at the posterior's draws.
+
+        Args:
+            rng_key: an int or a JAX key, for the equally weighted draws.
+
+        Examples:
+            >>> import arviz_stats
+            >>> float(arviz_stats.summary(result.to_datatree(), round_to=1).loc["x", "mean"])
+            1.0
         """
-        return io.to_datatree(self, _generator(rng_key))
+        return io.to_datatree(self, generator_of(rng_key))
 
     def samples(
         self,
@@ -232,6 +291,10 @@ class Estimate(Record):
 
         Returns:
             Values by latent site, in the model's own coordinates, with draws along the first axis.
+
+        Examples:
+            >>> bool((result.samples("gamma1_minus")["x"] < 0).all())
+            True
         """
         if part not in _DRAWN:
             raise ValueError(f"samples: part must be one of {list(_DRAWN)}; it is {part!r}.")
@@ -251,15 +314,23 @@ class Estimate(Record):
                     else f"{self.method} keeps none."
                 )
             )
-        chosen = resample(draws.log_weights, num_samples, _generator(rng_key))
+        chosen = resample(draws.log_weights, num_samples, generator_of(rng_key))
         return {name: values[chosen] for name, values in draws.sites.items()}
 
 
 def load(path: str | os.PathLike) -> Estimate:
     """Reads a record that `Estimate.save` wrote. The program is not needed.
 
+    Args:
+        path: the file.
+
     Raises:
         RecordError: if the file is not a record, is damaged, or is of a newer format.
+
+    Examples:
+        >>> result.save("result.est")
+        >>> ep.load("result.est").value == result.value
+        True
     """
     return Estimate(**io.load(path))
 
@@ -303,6 +374,11 @@ def estimate_expectation(
         EstimationError: if the status is not `ok`, unless ``throw=False``.
         CheckpointError: if the checkpoint is of another program, data, method, key, precision or
             version of a library.
+
+    Examples:
+        >>> result = ep.estimate_expectation(program(2.0))
+        >>> abs(result.value - 2.5) < 4 * result.standard_error
+        True
     """
     if isinstance(expectation, ExpectationProgram):
         raise TypeError(
@@ -400,7 +476,7 @@ def _refined(
     """The estimate and further runs, in rounds that at most double the number of runs."""
     pieces, keys, spent = [estimate], list(estimate.origin.keys), 0.0
     merged = estimate
-    while (lack := _lack(_judged(merged, task, goal), goal)) > 1:
+    while (lack := lack_of(judged(merged, task.method, goal), goal)) > 1:
         cost = merged.cost / len(keys)
         wanted = min(math.ceil((min(lack, 2.0) - 1) * len(keys)), max_runs + 1 - len(pieces))
         before = len(pieces)
@@ -419,21 +495,6 @@ def _refined(
     return pieces
 
 
-def _lack(estimate: Estimate, goal: float) -> float:
-    """How many times more draws the asked error needs; at most 1 where it is reached."""
-    if any(status is Status.nan_density for status in estimate.statuses):
-        return 0.0
-    return max(_lacking(figures, goal) for figures in estimate.run.figures)
-
-
-def _lacking(figures: Figures, goal: float) -> float:
-    if not math.isfinite(figures.standard_error):
-        return math.inf
-    lack = (figures.standard_error / (goal * error_scale(figures))) ** 2
-    # An error that rests on few draws is not yet known.
-    return max(lack, 2.0) if figures.status is Status.low_ess else lack
-
-
 def _compact(estimate: Estimate) -> Estimate:
     """The same without all of its draws, as if it had been saved and loaded."""
     return dataclasses.replace(
@@ -442,26 +503,6 @@ def _compact(estimate: Estimate) -> Estimate:
         density=None,
         contents=Contents(estimate.parts, estimate.draws, estimate.paths),
     )
-
-
-def _judged(estimate: Estimate, task: Task, goal: float) -> Estimate:
-    """The estimate with statuses that go by the error that was asked for now.
-
-    Of a method that itself has an error to reach, `not_converged` says only that it did not.
-    """
-    has_goal = hasattr(task.method, "relative_error")
-    figures = []
-    for item in estimate.run.figures:
-        status = item.status
-        if status is Status.not_converged and has_goal:
-            is_enough = min(item.ess_z1, estimate.run.ess_z2) >= ENOUGH_EFFECTIVE
-            status = Status.ok if is_enough else Status.low_ess
-        if not (math.isfinite(item.standard_error) and is_reached(item, goal)):
-            status = worst([status, Status.not_converged])
-        figures.append(item._replace(status=status))
-    if tuple(figures) == estimate.run.figures:
-        return estimate
-    return dataclasses.replace(estimate, run=estimate.run._replace(figures=tuple(figures)))
 
 
 def log_evidence(
@@ -474,14 +515,20 @@ def log_evidence(
 ) -> Evidence:
     """The log marginal likelihood of a bound program, or of any NumPyro model.
 
-    >>> import numpyro, numpyro.distributions as dist, estimand as ep
-    >>> def model(y):
-    ...     x = numpyro.sample("x", dist.Normal(0, 1))
-    ...     numpyro.sample("y", dist.Normal(x, 1), obs=y)
-    >>> evidence = ep.log_evidence(model, ep.ImportanceSampling(num_samples=100_000),
-    ...                            model_args=(2.0,))
-    >>> abs(evidence.log_z + 2.26551) < 4 * evidence.standard_error
-    Array(True, dtype=bool)
+    Args:
+        model: a program called with its data, or a NumPyro model.
+        estimator: `ImportanceSampling`, `AnIS`, `SMC`, `AdaptiveIS` or `BridgeSampling`.
+        rng_key: an int or a JAX key.
+        model_args: arguments of a NumPyro model.
+        model_kwargs: its arguments by name.
+
+    Examples:
+        >>> def model(y):
+        ...     x = numpyro.sample("x", dist.Normal(0, 1))
+        ...     numpyro.sample("y", dist.Normal(x, 1), obs=y)
+        >>> evidence = ep.log_evidence(model, ep.ImportanceSampling(), model_args=(2.0,))
+        >>> abs(float(evidence.log_z) + 2.2655) < 4 * evidence.standard_error
+        True
     """
     if isinstance(model, ExpectationProgram):
         model = model.model
@@ -493,20 +540,3 @@ def log_evidence(
     density = Density.of(model)
     estimator.check(density)
     return jax.block_until_ready(estimator.estimate(as_key(rng_key), density))
-
-
-def _generator(rng_key: int | jax.Array) -> np.random.Generator:
-    return np.random.default_rng(np.asarray(jax.random.key_data(as_key(rng_key))).tolist())
-
-
-def as_key(rng_key: int | jax.Array) -> jax.Array:
-    """A JAX key from an int or a key."""
-    if isinstance(rng_key, bool) or not isinstance(rng_key, int | np.integer | jax.Array):
-        raise TypeError(f"rng_key must be an int or a JAX key; it is {rng_key!r}.")
-    if isinstance(rng_key, jax.Array):
-        if jnp.issubdtype(rng_key.dtype, jax.dtypes.prng_key) and rng_key.shape == ():
-            return rng_key
-        if rng_key.dtype == jnp.uint32 and rng_key.ndim == 1:
-            return jax.random.wrap_key_data(rng_key)
-        raise TypeError(f"rng_key must be an int or a JAX key, and one only; it is {rng_key!r}.")
-    return jax.random.key(rng_key)

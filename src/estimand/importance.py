@@ -201,6 +201,24 @@ def output_figures(draws: Draws, output: int) -> Figures:
     )
 
 
+def influences(draws: Draws, parts: list[Part]) -> list[np.ndarray]:
+    """For every output the influence of each draw on the estimate, relative to its scale."""
+    if GAMMA2 not in parts or len(parts) == 1:
+        return [relative_weights(draws.log_weights(parts[0])) - 1.0]
+    weights = relative_weights(draws.log_weights(GAMMA2))
+    result = []
+    for output in range(draws.signs.shape[1]):
+        log_parts = [draws.log_weights(Part(sign, output)) for sign in (1, -1)]
+        # Relative to E|f|, so that no scale of f under- or overflows.
+        log_size = log_mean(np.logaddexp(*log_parts))
+        if log_size == -math.inf:
+            continue
+        f = np.exp(log_parts[0] - log_size) - np.exp(log_parts[1] - log_size)
+        scale = max(abs(f.mean()), CANCELLATION_FLOOR)
+        result.append((f - weights * f.mean()) / scale)
+    return result or [weights - 1.0]
+
+
 def error_scale(figures: Figures) -> float:
     """What an error is relative to: the value, or a share of E|f| where the parts cancel."""
     return max(abs(figures.value), CANCELLATION_FLOOR * figures.magnitude) or math.inf
@@ -216,8 +234,8 @@ def mass_at_the_edge(density: Density, positions: np.ndarray, log_weights: np.nd
 
     A target whose integral diverges looks finite in floating point: it ends where the numbers do.
     """
-    limit = 0.8 * math.log(jnp.finfo(jnp.result_type(float)).max)
-    is_far = (np.abs(positions[:, density.layout.is_transformed]) > limit).any(axis=1)
+    layout = density.layout
+    is_far = (np.abs(positions[:, layout.is_transformed]) > layout.edge).any(axis=1)
     return float(np.average(is_far, weights=relative_weights(log_weights)))
 
 

@@ -411,6 +411,9 @@ class IndependentT(_GradientFreeKernel):
 
     For `SMC`, which takes both from its particles. Good up to a few dimensions, where it mixes at
     once and jumps between modes; useless where the target is far from elliptic.
+
+    Args:
+        degrees_of_freedom: of the Student-t law.
     """
 
     degrees_of_freedom: float = 5.0

@@ -101,13 +101,23 @@ SKIP = _Skip()
 class TABI:
     """Target-aware estimation: E[f] = (Z1⁺ − Z1⁻) / Z2, each Z estimated on its own.
 
-    Give one estimator for all three, or one for each by keyword, of any kinds mixed; `SKIP` for a
-    part that is known to be zero (``negative=SKIP`` for f ≥ 0). A part that the return expression
-    itself rules out, such as the negative one of ``x**2``, is not estimated.
+    A part that the return expression itself rules out, such as the negative one of ``x**2``, is
+    not estimated.
 
-    >>> import estimand as ep
-    >>> ep.TABI(normaliser=ep.AnIS(num_samples=100), positive=ep.AnIS(), negative=ep.SKIP).negative
-    SKIP
+    Args:
+        estimator: for all three, where no other one is named.
+        normaliser: the estimator of Z2.
+        positive: the estimator of Z1⁺, or `SKIP` if f ≤ 0.
+        negative: the estimator of Z1⁻, or `SKIP` if f ≥ 0.
+
+    Examples:
+        >>> method = ep.TABI(ep.AnIS(num_samples=1000, num_temperatures=20))
+        >>> result = ep.estimate_expectation(program(2.0), method)
+        >>> abs(result.value - 2.5) < 4 * result.standard_error
+        True
+        >>> prior = ep.ImportanceSampling()
+        >>> ep.TABI(ep.AnIS(), normaliser=prior)  # of any kinds mixed
+        TABI(normaliser=ImportanceSampling(), positive=AnIS(), negative=AnIS())
     """
 
     estimator: dataclasses.InitVar[Estimator | None] = None
@@ -265,6 +275,15 @@ class SelfNormalised:
     """One set of weighted posterior samples for numerator and denominator: Σwf / Σw.
 
     The paper's "AnIS" baseline when the estimator is `AnIS`. It does not look at the target.
+
+    Args:
+        estimator: gives the weighted samples of the posterior.
+
+    Examples:
+        >>> method = ep.SelfNormalised(ep.AnIS(num_samples=1000, num_temperatures=20))
+        >>> result = ep.estimate_expectation(program(2.0), method)
+        >>> abs(result.value - 2.5) < 4 * result.standard_error
+        True
     """
 
     estimator: Estimator

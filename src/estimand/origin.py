@@ -80,6 +80,24 @@ def fingerprint(origin: Origin) -> dict[str, str]:
     }
 
 
+def as_key(rng_key: int | jax.Array) -> jax.Array:
+    """A JAX key from an int or a key."""
+    if isinstance(rng_key, bool) or not isinstance(rng_key, int | np.integer | jax.Array):
+        raise TypeError(f"rng_key must be an int or a JAX key; it is {rng_key!r}.")
+    if isinstance(rng_key, jax.Array):
+        if jnp.issubdtype(rng_key.dtype, jax.dtypes.prng_key) and rng_key.shape == ():
+            return rng_key
+        if rng_key.dtype == jnp.uint32 and rng_key.ndim == 1:
+            return jax.random.wrap_key_data(rng_key)
+        raise TypeError(f"rng_key must be an int or a JAX key, and one only; it is {rng_key!r}.")
+    return jax.random.key(rng_key)
+
+
+def generator_of(rng_key: int | jax.Array) -> np.random.Generator:
+    """NumPy's generator from an int or a JAX key."""
+    return np.random.default_rng(np.asarray(jax.random.key_data(as_key(rng_key))).tolist())
+
+
 def fresh_key(keys: Iterable[str]) -> tuple[jax.Array, str]:
     """A key for a further run, and its text; the same for the same keys so far, and new.
 

@@ -92,6 +92,11 @@ def plot_convergence(
         output: the number of the output, if the program has several.
         truth: the exact value, if it is known, as a line.
         ax: axes to draw on; new ones by default.
+
+    Examples:
+        >>> ax = plots.plot_convergence(result, truth=2.5)
+        >>> ax.get_ylabel()
+        'E[program]'
     """
     _check_output(record, output)
     ax = _axes(ax)
@@ -142,6 +147,16 @@ def plot_cost(*records: Record, output: int = 0, ax: Axes | None = None) -> Axes
     """Standard error against cost, on logarithmic axes; several records side by side.
 
     The dotted line is the rate of independent draws, cost to the power −½.
+
+    Args:
+        records: one estimate, or several to compare.
+        output: the number of the output, if the program has several.
+        ax: axes to draw on; new ones by default.
+
+    Examples:
+        >>> ax = plots.plot_cost(result)
+        >>> ax.get_yscale()
+        'log'
     """
     if not records:
         raise ValueError("plot_cost: give at least one estimate.")
@@ -178,6 +193,16 @@ def plot_weights(record: Record, *, output: int = 0, ax: Axes | None = None) -> 
 
     The largest weight of a healthy estimate holds well under 1 % (dotted). A line that bends
     upwards to the left is a tail in which a few draws decide.
+
+    Args:
+        record: an estimate.
+        output: the number of the output, if the program has several.
+        ax: axes to draw on; new ones by default.
+
+    Examples:
+        >>> ax = plots.plot_weights(result)
+        >>> ax.get_xlabel()
+        'rank of the weight'
     """
     _check_output(record, output)
     ax = _axes(ax)
@@ -190,7 +215,7 @@ def plot_weights(record: Record, *, output: int = 0, ax: Axes | None = None) -> 
         k = f", Pareto k {part.pareto_k:.2f}" if math.isfinite(part.pareto_k) else ""
         label = f"{Z_NAMES[part.name]}: {part.ess:,.0f} effective of {part.num_samples:,}{k}"
         ax.plot(ranks, shares, LINES[part.name], color=COLOURS[part.name], label=label)
-    ax.axhline(0.01, color="grey", linestyle=":", linewidth=1)
+    ax.axhline(0.01, color=ax.xaxis.label.get_color(), linestyle=":", linewidth=1.5)
     ax.set_xscale("log")
     ax.set_yscale("log")
     ax.set_xlabel("rank of the weight")
@@ -213,6 +238,12 @@ def plot_temperatures(record: Record, *, output: int = 0, axes: Any = None) -> n
         record: an estimate.
         output: the number of the output, if the program has several.
         axes: three axes to draw on; new ones by default.
+
+    Examples:
+        >>> method = ep.TABI(ep.AnIS(num_temperatures=20, keep_path=True))
+        >>> annealed = ep.estimate_expectation(program(2.0), method)
+        >>> [ax.get_ylabel() for ax in plots.plot_temperatures(annealed)]
+        ['inverse temperature β', 'acceptance rate', 'effective share']
     """
     _check_output(record, output)
     parts = [
@@ -288,6 +319,11 @@ def plot_origin(
 
     Returns:
         The axes, or an array of them for a corner plot.
+
+    Examples:
+        >>> ax = plots.plot_origin(result)
+        >>> ax.get_xlabel()
+        'x'
     """
     _check_output(record, output)
     groups = [draws for name in _ORDER if (draws := record.draws_of(name, output)) is not None]
@@ -301,7 +337,7 @@ def plot_origin(
         ax.set_xlabel(names[0])
         ax.set_ylabel("probability density")
         ax.set_title(_title(record, output), loc="left", fontsize="medium")
-        ax.legend(frameon=False)
+        _legend_above(ax)
         _tidy(ax)
         return ax
     if len(names) == 2:
@@ -310,7 +346,8 @@ def plot_origin(
         ax.set_xlabel(names[0])
         ax.set_ylabel(names[1])
         ax.set_title(_title(record, output), loc="left", fontsize="medium")
-        _dark_legend(ax.legend(frameon=False))
+        _legend_above(ax)
+        _dark_legend(ax.get_legend())
         _tidy(ax)
         return ax
     return _corner(record, output, names, clouds, axes)

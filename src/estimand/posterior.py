@@ -29,6 +29,9 @@ MAX_R_HAT = 1.05
 class PosteriorMCMC(Settings):
     """Samples the posterior and averages the return value: what one does without TABI.
 
+    The standard error accounts for autocorrelation. It cannot know of a part of the target that
+    no chain has visited.
+
     Args:
         num_samples: draws kept from each chain.
         num_warmup: draws discarded from the start of each chain.
@@ -36,8 +39,11 @@ class PosteriorMCMC(Settings):
         kernel: None for NumPyro's NUTS with its adaptation; or a kernel of this library, run from
             prior draws with the step size it has.
 
-    The standard error accounts for autocorrelation. It cannot know of a part of the target that
-    no chain has visited.
+    Examples:
+        >>> method = ep.PosteriorMCMC(num_samples=500, kernel=ep.RandomWalk(scale=1.0))
+        >>> result = ep.estimate_expectation(program(2.0), method)
+        >>> abs(result.value - 2.5) < 4 * result.standard_error
+        True
     """
 
     num_samples: int = 1000

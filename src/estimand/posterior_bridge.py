@@ -82,6 +82,12 @@ class PosteriorBridge(Settings):
         cross_check: a method that takes another route, such as ``TABI(SMC(num_islands=8))``. Where
             its status is ok and it is more than four joint errors away, the status is
             `replicates_disagree`.
+
+    Examples:
+        >>> draws = {"x": 1 + jnp.sqrt(0.5) * jax.random.normal(jax.random.key(0), (4, 500))}
+        >>> result = ep.estimate_expectation(program(2.0), ep.PosteriorBridge(draws=draws))
+        >>> abs(result.value - 2.5) < 4 * result.standard_error
+        True
     """
 
     num_samples: int = 1000

@@ -151,14 +151,17 @@ class ExpectationProgram:
 def expectation(model: Callable) -> ExpectationProgram:
     """Marks a NumPyro model as an expectation program: its return value is what is wanted.
 
-    >>> import numpyro, numpyro.distributions as dist, estimand as ep
-    >>> @ep.expectation
-    ... def program(y):
-    ...     x = numpyro.sample("x", dist.Normal(0, 1))
-    ...     numpyro.sample("y", dist.Normal(x, 1), obs=y)
-    ...     return x**3
-    >>> program(2.0)
-    <expectation of program: 1 output, 1 latent site (x)>
+    Args:
+        model: a NumPyro model that returns a number, or a tuple, dict or array of numbers.
+
+    Examples:
+        >>> @ep.expectation
+        ... def program(y):
+        ...     x = numpyro.sample("x", dist.Normal(0, 1))
+        ...     numpyro.sample("y", dist.Normal(x, 1), obs=y)
+        ...     return x**3
+        >>> program(2.0)
+        <expectation of program: 1 output, 1 latent site (x)>
     """
     return ExpectationProgram(model)
 
@@ -166,15 +169,17 @@ def expectation(model: Callable) -> ExpectationProgram:
 def expect(model: Callable, f: Callable[[dict[str, Any]], Any]) -> ExpectationProgram:
     """An expectation program from a model that one cannot edit and an external target.
 
-    `f` is given a dict of every site of the model by name, and the model's return value as
-    ``"return"``.
+    Args:
+        model: a NumPyro model.
+        f: the quantity of interest, of a dict that has the value of every site of the model by
+            name, and the model's return value as ``"return"``.
 
-    >>> import numpyro, numpyro.distributions as dist, estimand as ep
-    >>> def model(y):
-    ...     x = numpyro.sample("x", dist.Normal(0, 1))
-    ...     numpyro.sample("y", dist.Normal(x, 1), obs=y)
-    >>> ep.expect(model, lambda sites: sites["x"] ** 3)(2.0)
-    <expectation of model: 1 output, 1 latent site (x)>
+    Examples:
+        >>> def model(y):
+        ...     x = numpyro.sample("x", dist.Normal(0, 1))
+        ...     numpyro.sample("y", dist.Normal(x, 1), obs=y)
+        >>> ep.expect(model, lambda sites: sites["x"] ** 3)(2.0)
+        <expectation of model: 1 output, 1 latent site (x)>
     """
     if isinstance(model, ExpectationProgram):
         model = model.model

@@ -118,14 +118,25 @@ class Record:
 
     @property
     def value(self) -> Any:
+        """The estimate, in the structure of the program's return value."""
         return self.structured(lambda figures: figures.value)
 
     @property
     def standard_error(self) -> Any:
+        """The standard error of every output."""
         return self.structured(lambda figures: figures.standard_error)
 
     def interval(self, level: float = CONFIDENCE) -> tuple[Any, Any]:
-        """Confidence interval; on the log scale where f has one sign and the method is TABI."""
+        """Confidence interval; on the log scale where f has one sign and the method is TABI.
+
+        Args:
+            level: the probability with which such an interval has the truth in it.
+
+        Examples:
+            >>> low, high = result.interval(0.99)
+            >>> low < 2.5 < high
+            True
+        """
         low, high = np.asarray(self.bounds(level), float).T
         return self.output.unflatten(low), self.output.unflatten(high)
 
@@ -154,6 +165,7 @@ class Record:
 
     @property
     def statuses(self) -> tuple[Status, ...]:
+        """The status of each output."""
         return tuple(figures.status for figures in self.run.figures)
 
     @property

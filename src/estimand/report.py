@@ -37,6 +37,7 @@ h3 { font-size: 1rem; margin: 1.4rem 0 .3rem; }
 .number { font-size: clamp(1.7rem, 7vw, 3rem); font-weight: 650; line-height: 1.15; margin: 0;
   font-variant-numeric: tabular-nums; overflow-wrap: anywhere; }
 .interval { color: var(--soft); font-size: 1.1rem; margin: .2rem 0 .8rem; }
+.interval span { white-space: nowrap; }
 .badge { display: inline-block; padding: .1rem .6rem; border-radius: 1rem; font-size: .9rem;
   border: 1.5px solid currentColor; font-weight: 600; }
 .good { color: var(--good); } .bad { color: var(--bad); }
@@ -113,7 +114,7 @@ def _header(record: Record, diagnoses: tuple[Diagnosis, ...], title: str) -> str
         words = html.escape(f"{diagnosis.verdict} {diagnosis.advice}".strip())
         pieces += [
             f'<p class="number">{html.escape(estimate_text(figures))}</p>',
-            f'<p class="interval">95 % interval {low:.6g} to {high:.6g} '
+            f'<p class="interval">95 % interval <span>{low:.6g}</span> to <span>{high:.6g}</span> '
             f'&nbsp;<span class="badge {tone}">{figures.status.name}</span></p>',
             f'<p class="verdict {tone}"><span>{words}</span></p>',
         ]
@@ -187,7 +188,7 @@ def _figures(record: Record, output: int) -> list[str]:
             _figure(
                 output,
                 lambda ax: plots.plot_weights(record, output=output, ax=ax),
-                "The tail of the weights: one draw should hold well under 1 % (dotted line).",
+                "The tail of the weights: one draw should hold well under 1 % (dotted line).",
             )
         )
     if len(record.paths[output].cost) > 1:
@@ -228,7 +229,7 @@ def _figure(
         "font.size": 10,
     }
     is_wide = shape[0] > 2 and shape[1] > 1
-    size = (8.0, 8.0) if is_wide else (5.4, 5.4 if shape[0] > 1 else 3.9)
+    size = (7.2, 7.2) if is_wide else (4.6, 5.2 if shape[0] > 1 else 3.5)
     with mpl.rc_context(style):
         figure = Figure(figsize=size, layout="constrained")
         figure.patch.set_alpha(0.0)

@@ -10,8 +10,12 @@ import numpy as np
 def linear(num_temperatures: int) -> tuple[float, ...]:
     """Evenly spaced inverse temperatures.
 
-    >>> linear(4)
-    (0.0, 0.25, 0.5, 0.75, 1.0)
+    Args:
+        num_temperatures: steps from the prior to the target.
+
+    Examples:
+        >>> ep.linear(4)
+        (0.0, 0.25, 0.5, 0.75, 1.0)
     """
     return tuple(np.linspace(0.0, 1.0, num_temperatures + 1).tolist())
 
@@ -19,8 +23,13 @@ def linear(num_temperatures: int) -> tuple[float, ...]:
 def geometric(num_temperatures: int, ratio: float = 1000.0) -> tuple[float, ...]:
     """The paper's schedule: fine steps near the prior, coarse ones near the target.
 
-    >>> [round(beta, 4) for beta in geometric(3)]
-    [0.0, 0.009, 0.0991, 1.0]
+    Args:
+        num_temperatures: steps from the prior to the target.
+        ratio: of the last step to the first, roughly.
+
+    Examples:
+        >>> [round(beta, 4) for beta in ep.geometric(3)]
+        [0.0, 0.009, 0.0991, 1.0]
     """
     betas = (np.geomspace(1.0, ratio + 1.0, num_temperatures + 1) - 1.0) / ratio
     return (0.0, *betas[1:-1].tolist(), 1.0)

@@ -57,13 +57,18 @@ def event(margin: Any) -> jax.Array:
     loop or a callback, from the estimators that soften comparisons: compute there how far the
     event is from happening, and call `event` on it outside.
 
-    >>> import jax.numpy as jnp
-    >>> event(jnp.array([-1.0, 2.0])).tolist()
-    [False, True]
-
     Args:
         margin: real floating-point array; positive where the event happens, and the more negative
             the farther it is from happening.
+
+    Examples:
+        >>> @ep.expectation
+        ... def ruin():
+        ...     steps = numpyro.sample("steps", dist.Normal(jnp.full(20, 0.1), 1.0).to_event(1))
+        ...     lowest = jax.lax.reduce_min(jnp.cumsum(steps), (0,))
+        ...     return ep.event(-15.0 - lowest)
+        >>> ruin()
+        <expectation of ruin: 1 output, 1 latent site (steps)>
     """
     array = jnp.asarray(margin)
     if not jnp.issubdtype(array.dtype, jnp.floating):

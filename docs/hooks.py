@@ -1,0 +1,22 @@
+"""Makes the README the site's first page, and the changelog its last, without a second copy."""
+
+from pathlib import Path
+from typing import Any
+
+from mkdocs.structure.files import File, Files
+
+ROOT = Path(__file__).parents[1]
+PAGES = {"README.md": "index.md", "CHANGELOG.md": "changelog.md"}
+
+
+def on_files(files: Files, config: Any) -> Files:
+    for source, page in PAGES.items():
+        files.append(File.generated(config, page, content=moved((ROOT / source).read_text())))
+    return files
+
+
+def moved(text: str) -> str:
+    """Links of a file in the root as they are from inside of docs/."""
+    for source, page in PAGES.items():
+        text = text.replace(f"]({source}", f"]({page}")
+    return text.replace("](docs/", "](")

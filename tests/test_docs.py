@@ -1,0 +1,340 @@
+"""The documentation: every block of code and every command runs, every link leads somewhere."""
+
+from __future__ import annotations
+
+import doctest
+import functools
+import inspect
+import json
+import re
+import shlex
+import subprocess
+import sys
+import tomllib
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import matplotlib.pyplot as plt
+import numpyro
+import numpyro.distributions as dist
+import pytest
+from click.testing import CliRunner
+
+import estimand as ep
+from estimand import cli, plots
+
+ROOT = Path(__file__).parents[1]
+PAGES = sorted(
+    str(path.relative_to(ROOT)) for path in [*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")]
+)
+
+
+# --- docstrings ---
+
+PUBLIC = {name: getattr(ep, name) for name in ep.__all__ if name != "SKIP"} | {
+    f"plots.{name}": function for name, function in vars(plots).items() if name.startswith("plot_")
+}
+# What a newcomer meets; each has an example that runs.
+MAIN = [
+    "expectation",
+    "expect",
+    "event",
+    "estimate_expectation",
+    "log_evidence",
+    "load",
+    "Estimate",
+    "Auto",
+    "AdaptiveIS",
+    "TABI",
+    "SelfNormalised",
+    "PosteriorMCMC",
+    "PosteriorBridge",
+    "ImportanceSampling",
+    "AnIS",
+    "SMC",
+    "BridgeSampling",
+    "linear",
+    "geometric",
+    *(name for name in PUBLIC if name.startswith("plots.")),
+]
+SLOW = {"PosteriorBridge", "SMC"}
+METHODS_OF_ESTIMATE = [
+    name
+    for name, function in inspect.getmembers(ep.Estimate, inspect.isfunction)
+    if not name.startswith("_") and name not in ("bounds", "structured", "part", "draws_of")
+]
+
+
+@ep.expectation
+def program(y: float) -> Any:
+    x = numpyro.sample("x", dist.Normal(0, 1))
+    numpyro.sample("y", dist.Normal(x, 1), obs=y)
+    return x**3
+
+
+@functools.cache
+def result() -> ep.Estimate:
+    return ep.estimate_expectation(program(2.0))
+
+
+def examples_of(name: str) -> list[doctest.DocTest]:
+    owner, _, method = name.rpartition(".")
+    found = getattr(ep.Estimate, method) if owner == "Estimate" else PUBLIC[name]
+    return [
+        test for test in doctest.DocTestFinder(recurse=False).find(found, name) if test.examples
+    ]
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        *(pytest.param(name, marks=[pytest.mark.slow] * (name in SLOW)) for name in MAIN),
+        *(f"Estimate.{method}" for method in METHODS_OF_ESTIMATE),
+    ],
+)
+def test_examples_in_docstrings(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In a namespace that has the program and the result of the reference's first lines."""
+    monkeypatch.chdir(tmp_path)
+    plt.switch_backend("agg")
+    tests = examples_of(name)
+    assert tests, f"{name} has no example"
+    known = {"dist": dist, "ep": ep, "jax": jax, "jnp": jnp, "json": json, "numpyro": numpyro}
+    for test in tests:
+        assert test.docstring is not None
+        test.globs = known | {"plots": plots, "program": program}
+        if "result" in test.docstring:
+            test.globs["result"] = result()
+        runner = doctest.DocTestRunner(optionflags=doctest.ELLIPSIS)
+        assert runner.run(test).failed == 0
+    plt.close("all")
+
+
+def parameters_of(function: Any) -> list[str]:
+    return [name for name in inspect.signature(function).parameters if name != "self"]
+
+
+@pytest.mark.parametrize("name", PUBLIC)
+def test_docstrings_name_every_argument(name: str) -> None:
+    found = PUBLIC[name]
+    text = inspect.getdoc(found)
+    assert text
+    is_made_by_users = name in MAIN and name != "Estimate"
+    if is_made_by_users or name in ("RandomWalk", "MALA", "HMC", "NUTS", "IndependentT"):
+        section = text.split("Args:")[1]
+        for parameter in parameters_of(found):
+            assert re.search(rf"^ +\*?{parameter}: ", section, re.MULTILINE), (name, parameter)
+
+
+@pytest.mark.parametrize("method", METHODS_OF_ESTIMATE)
+def test_methods_of_estimates_name_every_argument(method: str) -> None:
+    function = getattr(ep.Estimate, method)
+    text = inspect.getdoc(function)
+    assert text
+    for parameter in parameters_of(function):
+        assert re.search(rf"^ +{parameter}: ", text, re.MULTILINE), parameter
+
+
+def test_the_reference_has_every_public_name() -> None:
+    pages = "\n".join(path.read_text() for path in (ROOT / "docs" / "reference").glob("*.md"))
+    shown = re.findall(r"^::: estimand\.([\w.]+)$", pages, re.MULTILINE)
+    assert sorted(shown) == sorted([*PUBLIC, "SKIP"])
+
+
+# --- code and commands in pages ---
+
+
+class Block(NamedTuple):
+    """A fenced block of a page."""
+
+    language: str
+    title: str
+    text: str
+
+
+def blocks_of(page: str) -> list[Block]:
+    fence = r'^```(\w+)(?: title="([^"]+)")?\n(.*?)^```$'
+    found = re.findall(fence, (ROOT / page).read_text(), re.MULTILINE | re.DOTALL)
+    return [Block(*groups) for groups in found]
+
+
+def pages_with(language: str) -> list[str]:
+    return [page for page in PAGES if any(block.language == language for block in blocks_of(page))]
+
+
+def outline(text: str) -> str:
+    """Printed text without its numbers, rules and alignment."""
+    text = re.sub(r"(< )?[-+]?\d[\d,]*(\.\d+)?(e[-+]?\d+)?", "#", text)
+    return re.sub(r"\s+", " ", text.replace("─", "")).strip()
+
+
+def test_outline_sees_words_and_not_numbers() -> None:
+    assert outline("a  -1.5e-06 ± 2\n──\nok") == outline("a 3 ± 1,000.5\n\n ok") == "a # ± # ok"
+    assert outline("1 ok") != outline("1 low_ess")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("page", pages_with("python"))
+def test_code_in_pages_runs(
+    page: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """Block after block, and what is shown as printed is what is printed."""
+    monkeypatch.chdir(tmp_path)
+    plt.switch_backend("agg")
+    namespace: dict[str, Any] = {"__name__": "page"}
+    printed = ""
+    for block in blocks_of(page):
+        if block.language == "python":
+            code = compile(block.text, page, "exec", dont_inherit=True)
+            with jax.numpy_rank_promotion("allow"):  # JAX as readers have it
+                exec(code, namespace)
+            printed = capsys.readouterr().out
+        elif block.language == "text":
+            assert outline(printed) == outline(block.text)
+    plt.close("all")
+
+
+def commands_of(page: str) -> list[list[str]]:
+    text = "\n".join(block.text for block in blocks_of(page) if block.language == "sh")
+    return [words for line in text.splitlines() if (words := shlex.split(line, comments=True))]
+
+
+@pytest.mark.parametrize("page", pages_with("sh"))
+def test_commands_in_pages_exist(page: str) -> None:
+    """What installs and builds is there under that name; the rest is our own command line."""
+    targets = re.findall(r"^(\w[\w-]*):", (ROOT / "Makefile").read_text(), re.MULTILINE)
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    for command, *arguments in commands_of(page):
+        if command == "make":
+            assert set(arguments) <= set(targets)
+        elif command == "pip":
+            action, what = arguments
+            assert action == "install"
+            extra = re.fullmatch(rf"(?:{project['name']}|\.)(?:\[(.+)\])?", what)
+            assert extra, what
+            assert extra[1] is None or extra[1] in project["optional-dependencies"]
+        else:
+            assert command == "estimand"
+            assert arguments[0] in cli.main.commands
+
+
+def test_what_is_named_in_passing_exists() -> None:
+    """Make targets in prose, and extras wherever the code or the prose names one."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    makefile = (ROOT / "Makefile").read_text()
+    pages = "\n".join((ROOT / page).read_text() for page in PAGES)
+    sources = "\n".join(path.read_text() for path in (ROOT / "src" / "estimand").glob("*.py"))
+    targets = set(re.findall(r"`make ([\w-]+)`", pages))
+    assert targets
+    for target in targets:
+        assert re.search(rf"^{target}:", makefile, re.MULTILINE), target
+    for extra in set(re.findall(r"estimand\[(\w+)\]", pages + sources)):
+        assert extra in project["optional-dependencies"]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("page", pages_with("sh"))
+def test_commands_in_pages_run(page: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In their order, in one folder, with the files that the page shows."""
+    monkeypatch.chdir(tmp_path)
+    for block in blocks_of(page):
+        if block.title:
+            Path(block.title).write_text(block.text)
+    ours = [arguments for command, *arguments in commands_of(page) if command == "estimand"]
+    assert ours
+    for arguments in ours:
+        outcome = CliRunner().invoke(cli.main, arguments)
+        assert outcome.exit_code == 0, (arguments, outcome.output)
+    for record in Path().glob("*.est"):
+        assert ep.load(record).status is ep.Status.ok
+
+
+# --- links and the site ---
+
+
+def prose(page: Path) -> str:
+    """A page without its code."""
+    text = re.sub(r"^```.*?^```$", "", page.read_text(), flags=re.MULTILINE | re.DOTALL)
+    return re.sub(r"`[^`\n]*`", "", text)
+
+
+def anchors_of(page: Path) -> set[str]:
+    """The places of a page, as they are named by GitHub and by the site."""
+    text = re.sub(r"^```.*?^```$", "", page.read_text(), flags=re.MULTILINE | re.DOTALL)
+    headings = re.findall(r"^#+ +(.+)$", text, re.MULTILINE)
+    return {
+        re.sub(r"[^\w\- ]", "", heading.strip().lower()).replace(" ", "-") for heading in headings
+    }
+
+
+def broken_links(page: Path) -> list[str]:
+    broken = []
+    for target in re.findall(r"\]\(([^)\s]+)\)", prose(page)):
+        if target.startswith(("http://", "https://")):
+            continue
+        file, _, anchor = target.partition("#")
+        path = page.parent / file if file else page
+        if not path.exists() or (anchor and anchor not in anchors_of(path)):
+            broken.append(target)
+    return broken
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_links_lead_somewhere(page: str) -> None:
+    assert broken_links(ROOT / page) == []
+
+
+def test_broken_links_are_seen(tmp_path: Path) -> None:
+    (tmp_path / "b.md").write_text("# Big title: γ\n")
+    page = tmp_path / "a.md"
+    page.write_text("[](b.md) [](b.md#big-title-γ) [](b.md#small) [](c.md) [](#here)\n# Here\n")
+    assert broken_links(page) == ["b.md#small", "c.md"]
+
+
+def test_every_picture_is_shown_and_small() -> None:
+    text = "\n".join((ROOT / page).read_text() for page in PAGES)
+    for picture in (ROOT / "docs" / "images").glob("*.png"):
+        assert f"images/{picture.name})" in text
+        assert picture.stat().st_size < 150_000
+
+
+class _Assets(HTMLParser):
+    """What a page loads by itself."""
+
+    def __init__(self, page: str) -> None:
+        super().__init__()
+        self.found: list[str] = []
+        self.feed(page)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        known = dict(attrs)
+        if tag in ("script", "img", "iframe", "source") and known.get("src"):
+            self.found.append(str(known["src"]))
+        if tag == "link" and known.get("rel") not in ("canonical", "prev", "next"):
+            self.found.append(str(known["href"]))
+
+
+def test_the_site_builds_and_asks_for_nothing_outside(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Strictly: a broken link or anchor, or a name that is not there, is an error."""
+    monkeypatch.setenv("NO_MKDOCS_2_WARNING", "1")
+    subprocess.run(
+        [sys.executable, "-m", "mkdocs", "build", "--strict", "--quiet", "--site-dir", tmp_path],
+        cwd=ROOT,
+        check=True,
+    )
+    pages = list(tmp_path.rglob("*.html"))
+    assert len(pages) >= len(PAGES)
+    for page in pages:
+        assets = _Assets(page.read_text()).found
+        assert assets
+        assert not [asset for asset in assets if re.match(r"(https?:)?//", asset)]
+    reference = (tmp_path / "reference" / "results.html").read_text()
+    for method in METHODS_OF_ESTIMATE:
+        assert f'id="estimand.Estimate.{method}"' in reference
