@@ -10,9 +10,6 @@ import statistics
 import time
 from pathlib import Path
 
-from rich.console import Console
-from rich.table import Table
-
 RESULTS = Path(__file__).parent / "results"
 
 
@@ -86,6 +83,9 @@ def precision(name):
 
 def show(title, columns, rows):
     """Prints a table; columns after the first are right-aligned."""
+    from rich.console import Console
+    from rich.table import Table
+
     table = Table(title=title)
     for number, column in enumerate(columns):
         table.add_column(column, justify="right" if number else "left")

@@ -1,0 +1,60 @@
+"""Radon (the paper's 5.3, its ESS figure and table 1): python -m experiments.radon.run."""
+
+from __future__ import annotations
+
+import functools
+
+import estimand as ep
+from experiments import figures
+from experiments.figures import ANIS, DEFAULT, MCMC, TABI
+from experiments.radon.model import load, radon
+from experiments.radon.truth import ALL_COUNTIES, EXPECTATION, HARD_STEP
+from experiments.study import Annealed, Chains, Default, Line, Study
+
+PAPER = ep.AnIS(schedule=ep.geometric(200), kernel=ep.NUTS(step_size=0.044))
+CHAINS = Chains(draws_per_particle=200)
+
+
+@functools.cache
+def expectation() -> ep.Expectation:
+    return ep.expectation(radon)(*load())
+
+
+@functools.cache
+def hard_step() -> ep.Expectation:
+    return ep.expectation(radon)(*load(), step=True)
+
+
+@functools.cache
+def all_counties() -> ep.Expectation:
+    return ep.expectation(radon)(*load(None))
+
+
+def line(arm, full, quick, smoke, at_once=1, program=expectation, truth=EXPECTATION):
+    plans = {"full": full, "quick": quick, "smoke": smoke}
+    return Line(arm, program, truth, plans, at_once)
+
+
+def annealed(num_parts):
+    arm = Annealed(estimator=PAPER, num_parts=num_parts)
+    return line(arm, {10_000: 10}, {100: 3}, {2: 1}, 3)
+
+
+STUDY = Study(
+    name="radon",
+    title="Radon, all counties below the limit",
+    lines={
+        TABI: annealed(2),
+        ANIS: annealed(1),
+        MCMC: line(CHAINS, {10_000: 10}, {100: 3}, {}, 10),
+        DEFAULT: line(Default(), {100: 20, 1000: 20}, {100: 3}, {}),
+        f"{MCMC}, all 85 counties": line(
+            CHAINS, {1000: 10}, {}, {}, 10, all_counties, ALL_COUNTIES
+        ),
+        f"{DEFAULT}, hard step": line(Default(), {100: 20}, {}, {}, 1, hard_step, HARD_STEP),
+    },
+    draw=figures.standard,
+)
+
+if __name__ == "__main__":
+    STUDY.main()
