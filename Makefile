@@ -3,7 +3,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: install demo test test-slow lint types benchmarks clean
+.PHONY: install demo test test-slow lint types benchmarks experiments experiments-quick clean
 
 install: $(STAMP)
 
@@ -31,6 +31,12 @@ types: install
 
 benchmarks: install
 	$(BIN)/python benchmarks/run.py
+
+experiments: install
+	$(BIN)/python -m experiments.run_all
+
+experiments-quick: install
+	$(BIN)/python -m experiments.run_all --quick
 
 clean:
 	rm -rf $(VENV) build *.egg-info src/*.egg-info

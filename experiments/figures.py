@@ -49,16 +49,22 @@ class Group(NamedTuple):
 
 
 def groups(record: dict, label: str) -> list[Group]:
-    """The points of a line at growing cost; a smaller run's give way to those of larger ones."""
-    runs = sorted((r for r in record["runs"] if r["line"] == label), key=lambda r: r["size"])
+    """The points of a line at growing cost: of a larger run only what smaller runs do not reach."""
     found: dict[float, Group] = {}
-    for run in runs:
-        for point in run["points"]:
-            key = float(f"{point['cost'] or run['size']:.6g}")
-            if key not in found or found[key].size < run["size"]:
-                found[key] = Group(run["size"], [], [])
-            found[key].points.append(point)
-            found[key].statuses.append(run.get("status", ""))
+    reached = 0.0
+    for size in sorted({run["size"] for run in record["runs"] if run["line"] == label}):
+        new: dict[float, Group] = {}
+        for run in record["runs"]:
+            if (run["line"], run["size"]) != (label, size):
+                continue
+            for point in run["points"]:
+                key = float(f"{point['cost'] or size:.6g}")
+                if key > reached:
+                    group = new.setdefault(key, Group(size, [], []))
+                    group.points.append(point)
+                    group.statuses.append(run.get("status", ""))
+        found |= new
+        reached = max(found)
     return [found[key] for key in sorted(found)]
 
 
@@ -199,10 +205,6 @@ def ess_parts(record: dict, path: Path, lines: Sequence[str] = (TABI, ANIS)) -> 
     _finish(figure, axes, path)
 
 
-def _get(key: str) -> Measure:
-    return lambda point: point[key] or 0.0
-
-
 def standard(record: dict, folder: Path) -> None:
     """The figures that every experiment has."""
     error_and_ess(record, folder / "error_and_ess.png")
@@ -228,38 +230,37 @@ HEADER = (
 
 
 def table(record: dict) -> str:
-    """A row for each line at its largest sizes, as Markdown."""
+    """A row for each line at each of its sizes, as Markdown."""
     rows = [HEADER, ("---",) * len(HEADER)]
     for label in record["truths"]:
-        found = groups(record, label)
-        whole = found if found and found[0].points[0]["cost"] is None else found[-1:]
-        for group in whole:
-            rows.append(_row(record, label, group))
+        last = {group.size: group for group in groups(record, label)}
+        rows += [_row(record, label, group) for group in last.values()]
     title = f"{record['title']} ({record['mode']})"
     return f"### {title}\n\n" + "\n".join(f"| {' | '.join(row)} |" for row in rows)
 
 
 def _row(record: dict, label: str, group: Group) -> tuple[str, ...]:
-    def median(measure: Measure) -> str:
-        return f"{group.quartiles(measure)[1]:.3g}"
+    def median(key: str, form: str = ".3g") -> str:
+        values = [point[key] for point in group.points if point[key] is not None]
+        return format(float(np.median(values)), form) if values else "–"
 
     truth, points = record["truths"][label], group.points
-    ends = [(p["low"], p["high"]) for p in points]
-    covered = sum(low is not None and low <= truth <= high for low, high in ends)
+    ends = [(p["low"], p["high"]) for p in points if None not in (p["low"], p["high"])]
+    covered = sum(low <= truth <= high for low, high in ends)
     cost = points[0]["cost"]
     size = f"asked error 1/{group.size}" if cost is None else f"cost {cost:,.0f}"
     return (
         f"{label}, {size}",
         str(len(points)),
         f"{truth:.6g}",
-        f"{group.quartiles(_get('value'))[1]:.6g}",
+        median("value", ".6g"),
         " / ".join(f"{q:.2g}" for q in group.quartiles(rse(record, label))),
-        median(_get("ess_z1")),
-        median(_get("ess_z2")),
-        f"{group.quartiles(_get('evaluations'))[1]:,.0f}",
-        f"{group.quartiles(_get('gradients'))[1]:,.0f}",
-        median(seconds),
-        f"{covered} of {len(points)}" + _statuses(group.statuses),
+        median("ess_z1"),
+        median("ess_z2"),
+        median("evaluations", ",.0f"),
+        median("gradients", ",.0f"),
+        median("seconds"),
+        (f"{covered} of {len(ends)}" if ends else "–") + _statuses(group.statuses),
     )
 
 

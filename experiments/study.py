@@ -1,8 +1,8 @@
 """What the experiments share: the paper's methods as lines of a plot, and the record of their runs.
 
-A line is a method at growing sizes on a program whose expectation is known. Its runs are kept in one
-JSON file, which is written as a whole after every call, so that a study that was cut off goes on
-where it stopped. Plots and tables are drawn from that file alone.
+A line is a method at growing sizes on a program whose expectation is known. The runs of a study are
+kept in one JSON file, which is written as a whole after every call, so that a study that was cut
+off goes on where it stopped. Figures and tables are drawn from that file alone.
 """
 
 from __future__ import annotations
@@ -29,6 +29,7 @@ from estimand.density import Density
 
 ROOT = Path(__file__).parents[1]
 NUM_POINTS = 24
+NUM_STRETCHES = 10
 # Half the width of a 95 % interval, in standard errors.
 REACH = 1.959964
 # A gradient counts as this many evaluations where both are added up.
@@ -62,35 +63,59 @@ class Annealed:
     num_parts: int = 2
 
     def run(self, expectation: ep.Expectation, size: int, seeds: Sequence[int]) -> list[dict]:
-        each = size // self.num_parts
-        estimator = dataclasses.replace(self.estimator, num_samples=each * len(seeds))
+        particles = self.particles(expectation, size, seeds)
+        return self.runs_of(particles, size, seeds)
+
+    def particles(self, expectation: ep.Expectation, size: int, seeds: Sequence[int]) -> Particles:
+        """The particles of all runs."""
+        count = size // self.num_parts * len(seeds)
+        estimator = dataclasses.replace(self.estimator, num_samples=count)
         is_joint = self.num_parts == 1
         method = ep.SelfNormalised(estimator) if is_joint else ep.TABI(estimator)
         result = ep.estimate_expectation(expectation, method, rng_key=seeds[0], throw=False)
         evidence = dict(result.evidence)
+        if len(evidence) != self.num_parts:
+            raise ValueError(f"{len(evidence)} densities have mass; num_parts={self.num_parts}.")
         log_weights = {name: np.asarray(part.log_weights) for name, part in evidence.items()}
         if is_joint:
-            log_weights |= _log_products(result.density, evidence["gamma2"])
-        elif len(evidence) != self.num_parts:
-            raise ValueError(f"{len(evidence)} densities have mass; num_parts={self.num_parts}.")
-        counts = [
+            f = np.asarray(_outputs(result.density, evidence["gamma2"].positions))[:, 0]
+            log_weights |= log_products(log_weights["gamma2"], f)
+        evaluations, gradients = (
             sum(np.asarray(getattr(part, kind), np.int64) for part in evidence.values())
             for kind in ("evaluations", "gradients")
-        ]
+        )
+        seconds = result.compile_seconds, result.run_seconds
+        return Particles(log_weights, evaluations, gradients, *seconds)
+
+    def runs_of(self, particles: Particles, size: int, seeds: Sequence[int]) -> list[dict]:
+        """What each run says, and what its first particles say."""
+        each = size // self.num_parts
+        seconds = particles.run_seconds / len(seeds)
         runs = []
         for number, seed in enumerate(seeds):
             own = slice(number * each, (number + 1) * each)
-            seconds = result.run_seconds / len(seeds)
             points = _prefixes(
-                {name: log_weight[own] for name, log_weight in log_weights.items()},
-                [count[own] for count in counts],
-                is_joint=is_joint,
+                {name: values[own] for name, values in particles.log_weights.items()},
+                particles.evaluations[own],
+                particles.gradients[own],
+                is_joint=self.num_parts == 1,
             )
             for point in points:
                 share = point.pop("particles") / each
                 point |= {"cost": size * share, "seconds": seconds * share}
-            runs.append({"seed": seed, "compile_seconds": result.compile_seconds, "points": points})
+            about = {"seed": seed, "compile_seconds": particles.compile_seconds}
+            runs.append(about | {"points": points})
         return runs
+
+
+class Particles(NamedTuple):
+    """Log weights by density, and what each particle cost in all its densities together."""
+
+    log_weights: dict[str, np.ndarray]
+    evaluations: np.ndarray
+    gradients: np.ndarray
+    compile_seconds: float
+    run_seconds: float
 
 
 @jax.jit
@@ -98,40 +123,41 @@ def _outputs(density: Density, positions: jax.Array) -> jax.Array:
     return jax.lax.map(density.outputs, positions, batch_size=min(10_000, positions.shape[0]))
 
 
-def _log_products(density: Density, evidence: Any) -> dict[str, np.ndarray]:
-    """Log weights of the posterior's particles as if they were the target's: log w|f| by sign."""
-    f = np.asarray(_outputs(density, evidence.positions))[:, 0]
+def log_products(log_weights: np.ndarray, f: np.ndarray) -> dict[str, np.ndarray]:
+    """The posterior's log weights as those of the target's parts: log w|f| by the sign of f."""
     with np.errstate(divide="ignore"):
-        logs = np.asarray(evidence.log_weights) + np.log(np.abs(f))
+        logs = log_weights + np.log(np.abs(f))
     parts = {"gamma1_plus": f > 0, "gamma1_minus": f < 0}
     return {name: np.where(is_in, logs, -np.inf) for name, is_in in parts.items() if is_in.any()}
 
 
 def _prefixes(
-    log_weights: dict[str, np.ndarray], counts: list[np.ndarray], *, is_joint: bool
+    log_weights: dict[str, np.ndarray],
+    evaluations: np.ndarray,
+    gradients: np.ndarray,
+    *,
+    is_joint: bool,
 ) -> list[dict]:
     """What the first particles say, for growing numbers of them."""
     scale = log_weights["gamma2"].max()
     weights = {name: np.exp(values - scale) for name, values in log_weights.items()}
-    size = weights["gamma2"].size
-    own = {name: np.exp(values - values.max()) for name, values in log_weights.items()}
+    own = {name: np.exp(values - max(values.max(), -1e300)) for name, values in log_weights.items()}
     sums = {name: (np.cumsum(w), np.cumsum(w**2)) for name, w in own.items()}
-    spent = [np.cumsum(count) for count in counts]
     points = []
+    size = evaluations.size
     for n in np.unique(np.geomspace(1, size, NUM_POINTS).round().astype(int)).tolist():
         first = {name: w[:n] for name, w in weights.items()}
         value, error = weighted_estimate(first, is_joint=is_joint)
         low, high = interval(value, error, is_log_scale=not is_joint and len(weights) == 2)
-        with np.errstate(invalid="ignore"):
-            ess = {name: float(s[n - 1] ** 2 / q[n - 1]) for name, (s, q) in sums.items()}
+        ess = {name: float(s[n - 1] ** 2 / (q[n - 1] or 1.0)) for name, (s, q) in sums.items()}
         points.append(
             {
                 "particles": n,
                 "value": value,
                 "low": low,
                 "high": high,
-                "evaluations": int(spent[0][n - 1]),
-                "gradients": int(spent[1][n - 1]),
+                "evaluations": int(evaluations[:n].sum()),
+                "gradients": int(gradients[:n].sum()),
                 "ess_z1": min((e for name, e in ess.items() if name != "gamma2"), default=0.0),
                 "ess_z2": ess["gamma2"],
             }
@@ -198,21 +224,20 @@ class Chains:
         if self.kernel is not None:
             return [self._by_kernel(expectation, num_chains, seed) for seed in seeds]
         started = time.perf_counter()
-        f, gradients = self._nuts(expectation, num_chains * len(seeds), seeds[0])
-        seconds = (time.perf_counter() - started) / len(seeds)
+        stretches = self.stretches(expectation, num_chains * len(seeds), seeds[0])
+        return self.runs_of(stretches, seeds, time.perf_counter() - started)
+
+    def runs_of(self, stretches: Stretches, seeds: Sequence[int], seconds: float) -> list[dict]:
+        """What each run says."""
+        n = len(stretches.gradients) // len(seeds)
         runs = []
         for number, seed in enumerate(seeds):
-            own = slice(number * num_chains, (number + 1) * num_chains)
-            points = []
-            for n in np.unique(np.geomspace(1, num_chains, 8).round().astype(int)).tolist():
-                values = f[own][:n]
-                value = float(values.mean())
-                error = chain_error(values)
-                spent = values.size, int(gradients[own][:n].sum())
-                points.append(self._point(n, value, error, _share_that_counts(values), spent))
-            for point in points:
-                point["seconds"] = seconds * point["cost"] / points[-1]["cost"]
-            runs.append({"seed": seed, "points": points})
+            own = Stretches(*(item[number * n : (number + 1) * n] for item in stretches))
+            value = float(own.sums.sum()) / (n * self.num_samples)
+            spent = n * self.num_samples, int(own.gradients.sum())
+            point = self._point(n, value, own.error(self.num_samples), own.ess, spent)
+            point["seconds"] = seconds / len(seeds)
+            runs.append({"seed": seed, "points": [point]})
         return runs
 
     def _point(
@@ -249,8 +274,8 @@ class Chains:
         point["seconds"] = result.run_seconds
         return {"seed": seed, "compile_seconds": result.compile_seconds, "points": [point]}
 
-    def _nuts(self, expectation: ep.Expectation, num_chains: int, seed: int) -> tuple:
-        """f of every chain and draw, and the gradients of every chain."""
+    def stretches(self, expectation: ep.Expectation, num_chains: int, seed: int) -> Stretches:
+        """NUTS chains, and what is kept of them."""
         mcmc = infer.MCMC(
             infer.NUTS(expectation.gamma2),
             num_warmup=self.num_warmup,
@@ -266,7 +291,9 @@ class Chains:
         steps.append(np.asarray(mcmc.get_extra_fields(group_by_chain=True)["num_steps"]))
         draws = mcmc.get_samples(group_by_chain=True)
         f = np.asarray(_outputs_at(Density.of(expectation), draws))[:, :, 0]
-        return f, sum(step.astype(np.int64).sum(axis=1) for step in steps)
+        f = f.reshape(num_chains, NUM_STRETCHES, -1)
+        gradients = sum(step.astype(np.int64).sum(axis=1) for step in steps)
+        return Stretches(f.sum(axis=2), (f**2).sum(axis=2), np.asarray(gradients))
 
 
 @jax.jit
@@ -274,22 +301,25 @@ def _outputs_at(density: Density, draws: dict[str, jax.Array]) -> jax.Array:
     return jax.lax.map(jax.vmap(density.outputs_at), draws)
 
 
-def chain_error(f: np.ndarray) -> float:
-    """Standard error of the mean of (chains, draws), from the chains' own means.
+class Stretches(NamedTuple):
+    """Sums of f and of f² over stretches of each chain, shape (chains, 10); gradients by chain."""
 
-    With fewer than four chains each is cut into ten stretches, which stand for chains.
-    """
-    if len(f) < 4:
-        f = f[:, : f.shape[1] // 10 * 10].reshape(10 * len(f), -1)
-    means = f.mean(axis=1)
-    return float(means.std(ddof=1) / math.sqrt(means.size))
+    sums: np.ndarray
+    squares: np.ndarray
+    gradients: np.ndarray
 
+    @property
+    def ess(self) -> float:
+        """(Σf)² / Σf², the paper's upper bound on the effective sample size for Z1."""
+        squares = float(self.squares.sum())
+        return float(self.sums.sum()) ** 2 / squares if squares > 0 else 0.0
 
-def _share_that_counts(f: np.ndarray) -> float:
-    """(Σf)² / Σf², the paper's upper bound on the effective sample size for Z1."""
-    scaled = f / (np.abs(f).max() or 1.0)
-    squares = float((scaled**2).sum())
-    return float(scaled.sum() ** 2 / squares) if squares > 0 else 0.0
+    def error(self, num_samples: int) -> float:
+        """Standard error of the mean from the chains' own means; of stretches below 4 chains."""
+        is_few = len(self.sums) < 4
+        means = self.sums.ravel() if is_few else self.sums.mean(axis=1)
+        means = means * NUM_STRETCHES / num_samples
+        return float(means.std(ddof=1) / math.sqrt(means.size))
 
 
 # --- the default method of this library ---
@@ -427,7 +457,7 @@ class Study:
 
 
 def write(path: Path, record: dict) -> None:
-    """Writes a record as a whole or not at all; numbers keep nine digits, NaN and inf are null."""
+    """Writes a record as a whole or not at all; NaN and infinities are null."""
     path.parent.mkdir(parents=True, exist_ok=True)
     runs = ",\n  ".join(json.dumps(_short(run)) for run in record["runs"])
     rest = {key: value for key, value in record.items() if key != "runs"}
@@ -442,14 +472,21 @@ def read(path: Path) -> dict | None:
     return json.loads(path.read_text()) if path.exists() else None
 
 
-def _short(value: Any) -> Any:
+# Figures about a run keep this many digits; estimates and truths keep all.
+DIGITS = 6
+_BRIEF = ("seconds", "compile_seconds", "ess_z1", "ess_z2", "low", "high", "cost")
+
+
+def _short(value: Any, name: str = "") -> Any:
     if isinstance(value, dict):
-        return {key: _short(item) for key, item in value.items()}
+        return {key: _short(item, key) for key, item in value.items()}
     if isinstance(value, list | tuple):
-        return [_short(item) for item in value]
+        return [_short(item, name) for item in value]
     if not isinstance(value, float):
         return value
-    return float(f"{value:.9g}") if math.isfinite(value) else None
+    if not math.isfinite(value):
+        return None
+    return float(f"{value:.{DIGITS}g}") if name in _BRIEF else value
 
 
 @functools.cache

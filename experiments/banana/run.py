@@ -68,7 +68,7 @@ STUDY = Study(
             {300: 10, 3000: 10},
             {},
         ),
-        DEFAULT: line(Default(), {100: 20, 1000: 20}, {100: 10}, {}),
+        DEFAULT: line(Default(), {100: 20, 1000: 10}, {100: 10}, {}),
     },
     extras={"density": density},
     draw=draw,

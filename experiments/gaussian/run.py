@@ -1,4 +1,4 @@
-"""The Gaussian posterior predictive (the paper's 5.1, figure 3): python -m experiments.gaussian.run."""
+"""The Gaussian posterior predictive of the paper's 5.1: python -m experiments.gaussian.run."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ STUDY = Study(
             {100: 10, 1000: 10},
             {1: 1},
         ),
-        DEFAULT: line(Default(), {100: 20, 1000: 20}, {100: 10}, {}),
+        DEFAULT: line(Default(), {100: 10}, {100: 10}, {}),
     },
     draw=figures.standard,
 )

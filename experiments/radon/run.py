@@ -37,7 +37,7 @@ def line(arm, full, quick, smoke, at_once=1, program=expectation, truth=EXPECTAT
 
 def annealed(num_parts):
     arm = Annealed(estimator=PAPER, num_parts=num_parts)
-    return line(arm, {10_000: 10}, {100: 3}, {2: 1}, 3)
+    return line(arm, {1000: 10, 10_000: 1}, {100: 3}, {2: 1}, 3)
 
 
 STUDY = Study(
@@ -46,12 +46,10 @@ STUDY = Study(
     lines={
         TABI: annealed(2),
         ANIS: annealed(1),
-        MCMC: line(CHAINS, {10_000: 10}, {100: 3}, {}, 10),
-        DEFAULT: line(Default(), {100: 20, 1000: 20}, {100: 3}, {}),
-        f"{MCMC}, all 85 counties": line(
-            CHAINS, {1000: 10}, {}, {}, 10, all_counties, ALL_COUNTIES
-        ),
-        f"{DEFAULT}, hard step": line(Default(), {100: 20}, {}, {}, 1, hard_step, HARD_STEP),
+        MCMC: line(CHAINS, {100: 5}, {100: 3}, {}, 10),
+        DEFAULT: line(Default(), {100: 10, 1000: 5}, {100: 3}, {}),
+        f"{MCMC}, all 85 counties": line(CHAINS, {50: 4}, {}, {}, 4, all_counties, ALL_COUNTIES),
+        f"{DEFAULT}, hard step": line(Default(), {100: 5}, {}, {}, 1, hard_step, HARD_STEP),
     },
     draw=figures.standard,
 )
