@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -40,7 +40,7 @@ class Group(NamedTuple):
 
     size: int
     points: list[Point]
-    statuses: list[str]
+    runs: list[dict]
 
     def quartiles(self, measure: Measure) -> np.ndarray:
         """The 25, 50 and 75 % quantiles."""
@@ -62,7 +62,7 @@ def groups(record: dict, label: str) -> list[Group]:
                 if key > reached:
                     group = new.setdefault(key, Group(size, [], []))
                     group.points.append(point)
-                    group.statuses.append(run.get("status", ""))
+                    group.runs.append(run)
         found |= new
         reached = max(found)
     return [found[key] for key in sorted(found)]
@@ -225,6 +225,7 @@ HEADER = (
     "evaluations",
     "gradients",
     "seconds",
+    "on",
     "95 % interval covers",
 )
 
@@ -260,13 +261,18 @@ def _row(record: dict, label: str, group: Group) -> tuple[str, ...]:
         median("evaluations", ",.0f"),
         median("gradients", ",.0f"),
         median("seconds"),
-        (f"{covered} of {len(ends)}" if ends else "–") + _statuses(group.statuses),
+        " and ".join(sorted({_device(record, run) for run in group.runs})),
+        (f"{covered} of {len(ends)}" if ends else "–") + _statuses(group.runs),
     )
 
 
-def _statuses(statuses: list[str]) -> str:
-    counts: dict[str, int] = defaultdict(int)
-    for status in statuses:
-        if status not in ("", "ok"):
-            counts[status] += 1
-    return "".join(f"; {count} {status}" for status, count in sorted(counts.items()))
+def _device(record: dict, run: dict) -> str:
+    environment = record["environments"][run["environment"]]
+    device = environment["device"]
+    return f"{environment['cpu_count']} cores" if device == "cpu" else device
+
+
+def _statuses(runs: list[dict]) -> str:
+    """How many runs say of themselves that they cannot be trusted, and why."""
+    counts = Counter(run.get("status", "ok") for run in runs)
+    return "".join(f"; {counts[name]} {name}" for name in sorted(counts) if name != "ok")

@@ -390,6 +390,11 @@ class Study:
     def folder(self) -> Path:
         return ROOT / "experiments" / self.name
 
+    @property
+    def figures(self) -> Path:
+        """Where the figures of the full runs are: the documentation shows them."""
+        return ROOT / "docs" / "images" / "experiments" / self.name
+
     def run(
         self, mode: str, path: Path, labels: Sequence[str] | None = None, at_once: int | None = None
     ) -> dict:
@@ -448,8 +453,9 @@ class Study:
         started = time.perf_counter()
         record = self.run(mode, folder / "results" / f"{mode}.json", labels, options.at_once)
         if not options.no_figures:
-            (folder / "figures").mkdir(parents=True, exist_ok=True)
-            self.draw(record, folder / "figures")
+            drawn = self.figures if folder == self.folder else folder / "figures"
+            drawn.mkdir(parents=True, exist_ok=True)
+            self.draw(record, drawn)
             text = figures.table(record)
             (folder / "results" / f"{mode}.md").write_text(text + "\n")
             print(f"{text}\n\n{self.name}: {time.perf_counter() - started:.0f} s", flush=True)
@@ -472,9 +478,9 @@ def read(path: Path) -> dict | None:
     return json.loads(path.read_text()) if path.exists() else None
 
 
-# Figures about a run keep this many digits; estimates and truths keep all.
+# Figures about a run keep this many digits; estimates, intervals and truths keep all.
 DIGITS = 6
-_BRIEF = ("seconds", "compile_seconds", "ess_z1", "ess_z2", "low", "high", "cost")
+_BRIEF = ("seconds", "compile_seconds", "ess_z1", "ess_z2", "cost")
 
 
 def _short(value: Any, name: str = "") -> Any:

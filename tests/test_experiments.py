@@ -264,6 +264,6 @@ def test_every_experiment_runs(name: str, tmp_path: Path) -> None:
     record = study.main(["--smoke", "--out", str(tmp_path)])
     assert record["runs"]
     drawn = {path.name for path in (tmp_path / "figures").iterdir()}
-    committed = {path.name for path in (study.folder / "figures").iterdir()}
+    committed = {path.name for path in study.figures.iterdir()}
     assert drawn == committed
     assert (tmp_path / "results" / "smoke.md").read_text().startswith(f"### {study.title} (smoke)")

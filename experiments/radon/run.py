@@ -8,7 +8,7 @@ import estimand as ep
 from experiments import figures
 from experiments.figures import ANIS, DEFAULT, MCMC, TABI
 from experiments.radon.model import load, radon
-from experiments.radon.truth import ALL_COUNTIES, EXPECTATION, HARD_STEP
+from experiments.radon.truth import ALL_COUNTIES, EXPECTATION
 from experiments.study import Annealed, Chains, Default, Line, Study
 
 PAPER = ep.AnIS(schedule=ep.geometric(200), kernel=ep.NUTS(step_size=0.044))
@@ -18,11 +18,6 @@ CHAINS = Chains(draws_per_particle=200)
 @functools.cache
 def expectation() -> ep.Expectation:
     return ep.expectation(radon)(*load())
-
-
-@functools.cache
-def hard_step() -> ep.Expectation:
-    return ep.expectation(radon)(*load(), step=True)
 
 
 @functools.cache
@@ -46,10 +41,9 @@ STUDY = Study(
     lines={
         TABI: annealed(2),
         ANIS: annealed(1),
-        MCMC: line(CHAINS, {100: 5}, {100: 3}, {}, 10),
+        MCMC: line(CHAINS, {100: 5}, {50: 3}, {}, 10),
         DEFAULT: line(Default(), {100: 10, 1000: 5}, {100: 3}, {}),
         f"{MCMC}, all 85 counties": line(CHAINS, {50: 4}, {}, {}, 4, all_counties, ALL_COUNTIES),
-        f"{DEFAULT}, hard step": line(Default(), {100: 5}, {}, {}, 1, hard_step, HARD_STEP),
     },
     draw=figures.standard,
 )

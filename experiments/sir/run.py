@@ -100,7 +100,7 @@ STUDY = Study(
     lines={
         TABI: annealed(2),
         ANIS: annealed(1),
-        MCMC: line(Chains(draws_per_particle=100), {100: 10, 1000: 5}, {1000: 5}, {}, 10),
+        MCMC: line(Chains(draws_per_particle=100), {100: 10, 1000: 5}, {100: 5}, {}, 10),
         DEFAULT: line(Default(), {100: 10}, {100: 5}, {}),
     },
     extras={"samples": samples},
