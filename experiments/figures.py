@@ -28,6 +28,7 @@ NAMES = {
     MCMC: "MCMC",
     DEFAULT: "default method of this library",
 }
+FIRST_COST = 6
 COST = "cost in the paper's unit (particles of AnIS)"
 EVALUATIONS = "evaluations in all, a gradient counting as 3"
 
@@ -104,12 +105,16 @@ def ess(point: Point) -> float:
 
 
 def ess_z1(point: Point) -> float:
-    """Where no particle has any weight a logarithmic axis shows ½."""
-    return max(point["ess_z1"] or 0.0, 0.5)
+    return _ess_of(point["ess_z1"])
 
 
 def ess_z2(point: Point) -> float:
-    return max(point["ess_z2"] or 0.0, 0.5)
+    return _ess_of(point["ess_z2"])
+
+
+def _ess_of(value: float | None) -> float:
+    """Where no particle has any weight a logarithmic axis shows ½; nothing where it is unknown."""
+    return np.nan if value is None else max(value, 0.5)
 
 
 # --- figures ---
@@ -171,8 +176,8 @@ def error_and_ess(record: dict, path: Path, lines: Sequence[str] = tuple(COLOURS
     for label in lines:
         curve(axes[0], record, label, x, rse(record, label))
         curve(axes[1], record, label, x, ess)
-    _logarithmic(axes[0], COST, "relative squared error", 10)
-    _logarithmic(axes[1], COST, "effective sample size", 10)
+    _logarithmic(axes[0], COST, "relative squared error", FIRST_COST)
+    _logarithmic(axes[1], COST, "effective sample size", FIRST_COST)
     _finish(figure, axes, path)
 
 
@@ -201,7 +206,7 @@ def ess_parts(record: dict, path: Path, lines: Sequence[str] = (TABI, ANIS)) -> 
         for measure, part, dashes in ((ess_z1, "Z1", "--"), (ess_z2, "Z2", "-")):
             name = f"{label}, {part}"
             curve(axes[0], record, label, x, measure, linestyle=dashes, label=name)
-    _logarithmic(axes[0], COST, "effective sample size", 10)
+    _logarithmic(axes[0], COST, "effective sample size", FIRST_COST)
     _finish(figure, axes, path)
 
 

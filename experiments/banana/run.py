@@ -51,7 +51,7 @@ def draw(record: dict, folder: Path) -> None:
         name = label.split(",")[0]
         figures.curve(axes[1], record, label, x, figures.rse(record, label), label=name)
     axes[1].set(xscale="log", yscale="log", xlabel=figures.COST, ylabel="relative squared error")
-    axes[1].set_xlim(left=10)
+    axes[1].set_xlim(left=figures.FIRST_COST)
     axes[1].legend(frameon=False)
     figures.save(figure, folder / "density_and_error.png")
 

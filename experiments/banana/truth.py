@@ -52,8 +52,8 @@ def truth(num_nodes: int = 60) -> Truth:
     gamma = np.exp(log_gamma(x1[:, None], x2)) * w1[:, None] * w2
     f = (x1[:, None] - 2.0) ** 3 * special.expit(-50.0 * (x2 + 5.0))
     z2 = gamma.sum()
-    parts = (float((gamma * np.maximum(sign * f, 0.0)).sum() / z2) for sign in (1, -1))
-    return Truth(*parts, math.log(z2))
+    plus, minus = (float((gamma * np.maximum(sign * f, 0.0)).sum() / z2) for sign in (1, -1))
+    return Truth(plus, minus, math.log(z2))
 
 
 if __name__ == "__main__":

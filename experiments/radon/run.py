@@ -8,11 +8,10 @@ import estimand as ep
 from experiments import figures
 from experiments.figures import ANIS, DEFAULT, MCMC, TABI
 from experiments.radon.model import load, radon
-from experiments.radon.truth import ALL_COUNTIES, EXPECTATION
+from experiments.radon.truth import EXPECTATION
 from experiments.study import Annealed, Chains, Default, Line, Study
 
 PAPER = ep.AnIS(schedule=ep.geometric(200), kernel=ep.NUTS(step_size=0.044))
-CHAINS = Chains(draws_per_particle=200)
 
 
 @functools.cache
@@ -20,14 +19,9 @@ def expectation() -> ep.Expectation:
     return ep.expectation(radon)(*load())
 
 
-@functools.cache
-def all_counties() -> ep.Expectation:
-    return ep.expectation(radon)(*load(None))
-
-
-def line(arm, full, quick, smoke, at_once=1, program=expectation, truth=EXPECTATION):
+def line(arm, full, quick, smoke, at_once=1):
     plans = {"full": full, "quick": quick, "smoke": smoke}
-    return Line(arm, program, truth, plans, at_once)
+    return Line(arm, expectation, EXPECTATION, plans, at_once)
 
 
 def annealed(num_parts):
@@ -41,9 +35,8 @@ STUDY = Study(
     lines={
         TABI: annealed(2),
         ANIS: annealed(1),
-        MCMC: line(CHAINS, {100: 5}, {50: 3}, {}, 10),
-        DEFAULT: line(Default(), {100: 10, 1000: 5}, {100: 3}, {}),
-        f"{MCMC}, all 85 counties": line(CHAINS, {50: 4}, {}, {}, 4, all_counties, ALL_COUNTIES),
+        MCMC: line(Chains(draws_per_particle=200), {100: 5}, {50: 3}, {}, 10),
+        DEFAULT: line(Default(), {100: 5, 1000: 5}, {100: 3}, {}),
     },
     draw=figures.standard,
 )

@@ -100,8 +100,8 @@ STUDY = Study(
     lines={
         TABI: annealed(2),
         ANIS: annealed(1),
-        MCMC: line(Chains(draws_per_particle=100), {100: 10, 1000: 5}, {100: 5}, {}, 10),
-        DEFAULT: line(Default(), {100: 10}, {100: 5}, {}),
+        MCMC: line(Chains(draws_per_particle=100), {100: 10}, {100: 5}, {}, 10),
+        DEFAULT: line(Default(), {100: 5}, {100: 5}, {}),
     },
     extras={"samples": samples},
     draw=draw,
