@@ -60,7 +60,7 @@ def seconds(function, *args):
 
 def interleaved(contestants, repetitions):
     """Seconds of each contestant (a dict of functions), taking turns so that noise hits all."""
-    taken = {name: [] for name in contestants}
+    taken: dict[str, list[float]] = {name: [] for name in contestants}
     for _ in range(repetitions):
         for name, function in contestants.items():
             taken[name].append(seconds(function))

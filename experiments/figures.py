@@ -140,7 +140,11 @@ def curve(
     across = np.array([group.quartiles(x)[1] for group in found])
     low, middle, high = np.array([group.quartiles(y) for group in found]).T
     colour = COLOURS.get(line, OTHER)
-    own = {"marker": MARKERS.get(line, ""), "markersize": 4, "label": NAMES.get(line, line)}
+    own: dict[str, Any] = {
+        "marker": MARKERS.get(line, ""),
+        "markersize": 4,
+        "label": NAMES.get(line, line),
+    }
     ax.plot(across, middle, color=colour, **own | style)
     if len(found) > 1:
         ax.fill_between(across, low, high, color=colour, alpha=0.18, linewidth=0)

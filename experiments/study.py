@@ -81,7 +81,9 @@ class Annealed:
             f = np.asarray(_outputs(result.density, evidence["gamma2"].positions))[:, 0]
             log_weights |= log_products(log_weights["gamma2"], f)
         evaluations, gradients = (
-            sum(np.asarray(getattr(part, kind), np.int64) for part in evidence.values())
+            np.sum(
+                [np.asarray(getattr(part, kind), np.int64) for part in evidence.values()], axis=0
+            )
             for kind in ("evaluations", "gradients")
         )
         seconds = result.compile_seconds, result.run_seconds

@@ -57,7 +57,7 @@ def samples(mode: str) -> dict:
         found[name] = _pairs(sites["beta"], sites["i0"])
     mcmc = infer.MCMC(
         infer.NUTS(expectation().gamma2),
-        num_warmup=num // 2,
+        num_warmup=5 * num,
         num_samples=num,
         num_chains=4,
         chain_method="vectorized",
@@ -100,7 +100,7 @@ STUDY = Study(
     lines={
         TABI: annealed(2),
         ANIS: annealed(1),
-        MCMC: line(Chains(draws_per_particle=100), {100: 10}, {100: 5}, {}, 10),
+        MCMC: line(Chains(draws_per_particle=100), {100: 10, 1000: 5}, {100: 5}, {}, 10),
         DEFAULT: line(Default(), {100: 5}, {100: 5}, {}),
     },
     extras={"samples": samples},
