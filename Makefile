@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 export NO_MKDOCS_2_WARNING := 1
 STAMP := $(VENV)/.installed
 
-.PHONY: install demo test test-slow lint types docs benchmarks peers clean
+.PHONY: install demo test test-slow lint types docs benchmarks peers experiments experiments-quick clean
 
 install: $(STAMP)
 
@@ -51,6 +51,12 @@ $(PEERS_STAMP): pyproject.toml constraints.txt benchmarks/peers/constraints.txt
 
 peers: $(PEERS_STAMP)
 	$(PEERS_VENV)/bin/python benchmarks/run.py peers $(PEERS)
+
+experiments: install
+	$(BIN)/python -m experiments.run_all
+
+experiments-quick: install
+	$(BIN)/python -m experiments.run_all --quick
 
 clean:
 	rm -rf $(VENV) $(PEERS_VENV) build *.egg-info src/*.egg-info

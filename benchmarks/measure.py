@@ -10,9 +10,6 @@ import statistics
 import time
 from pathlib import Path
 
-from rich.console import Console
-from rich.table import Table
-
 RESULTS = Path(__file__).parent / "results"
 
 
@@ -63,7 +60,7 @@ def seconds(function, *args):
 
 def interleaved(contestants, repetitions):
     """Seconds of each contestant (a dict of functions), taking turns so that noise hits all."""
-    taken = {name: [] for name in contestants}
+    taken: dict[str, list[float]] = {name: [] for name in contestants}
     for _ in range(repetitions):
         for name, function in contestants.items():
             taken[name].append(seconds(function))
@@ -86,6 +83,9 @@ def precision(name):
 
 def show(title, columns, rows):
     """Prints a table; columns after the first are right-aligned."""
+    from rich.console import Console
+    from rich.table import Table
+
     table = Table(title=title)
     for number, column in enumerate(columns):
         table.add_column(column, justify="right" if number else "left")

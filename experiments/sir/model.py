@@ -51,10 +51,24 @@ def new_infections(beta: jax.Array, infected: jax.Array) -> jax.Array:
     return jax.lax.scan(lambda state, _: day(beta, state), start, None, length=DAYS)[1]
 
 
-def sir(y: np.ndarray) -> Any:
-    """The cost of the epidemic."""
-    beta = numpyro.sample("beta", dist.TruncatedNormal(2.0, 1.5, low=0.0))
-    i0 = numpyro.sample("i0", dist.TruncatedNormal(10.0, 10.0, low=0.0, high=1000.0))
+def sir(y: np.ndarray, *, is_bounded: bool = True) -> Any:
+    """The cost of the epidemic.
+
+    Args:
+        y: newly infected people on each day.
+        is_bounded: the parameters' bounds are those of their priors. Otherwise the priors are
+            normal and the density is 0 beyond the same bounds: kernels then move in the model's
+            own coordinates, as those of the authors' code do. The posterior is the same, and both
+            Z are smaller by the share of the normal priors that is within the bounds.
+    """
+    if is_bounded:
+        beta = numpyro.sample("beta", dist.TruncatedNormal(2.0, 1.5, low=0.0))
+        i0 = numpyro.sample("i0", dist.TruncatedNormal(10.0, 10.0, low=0.0, high=1000.0))
+    else:
+        beta = numpyro.sample("beta", dist.Normal(2.0, 1.5))
+        i0 = numpyro.sample("i0", dist.Normal(10.0, 10.0))
+        is_inside = (beta > 0) & (i0 > 0) & (i0 < 1000)
+        numpyro.factor("bounds", jnp.where(is_inside, 0.0, -jnp.inf))
     new = new_infections(beta, 10.0 * i0)
     # Once everybody is infected the daily count rounds to zero, or just below, and the log of the
     # mean would be NaN. The floor is far below any mean that has weight.
