@@ -32,8 +32,8 @@ class Case(NamedTuple):
 
 def cases(quick):
     for dimension in (1, 4, 16, 64) if quick else (1, 2, 4, 8, 16, 32, 64):
-        y = problems.posterior_predictive_data(dimension)
-        yield Case("Gaussian", problems.posterior_predictive, (y,))
+        y = problems.gaussian.data(dimension)
+        yield Case("Gaussian", problems.gaussian.posterior_predictive, (y,))
     yield Case("SIR", problems.sir.sir, (problems.sir.DATA,))
     for num_groups in (4, 21) if quick else (4, 11, 21):
         data = problems.hierarchical_data(num_groups)

@@ -88,8 +88,8 @@ def _normal_excess():
 def _gaussian(dimension):
     """The paper's first problem: E = N(−y; y/2, I), with |y| = 3.5."""
     value = math.exp(-0.5 * dimension * math.log(2 * math.pi) - 0.5 * (1.5 * 3.5) ** 2)
-    data = problems.posterior_predictive_data(dimension)
-    return _single(problems.posterior_predictive, (data,), value)
+    data = problems.gaussian.data(dimension)
+    return _single(problems.gaussian.posterior_predictive, (data,), value)
 
 
 # --- many groups ---

@@ -29,7 +29,7 @@ class Case(NamedTuple):
 
 
 CASES = (
-    Case("Gaussian D=10", problems.posterior_predictive, problems.posterior_predictive_data(10)),
+    Case("Gaussian D=10", problems.gaussian.posterior_predictive, problems.gaussian.data(10)),
     Case("figure 1", problems.figure1, np.asarray(2.0)),
 )
 

@@ -34,11 +34,11 @@ class Case(NamedTuple):
 
 
 def cases(quick):
-    y = problems.posterior_predictive_data(10)
+    y = problems.gaussian.data(10)
     for count in (1000, 10_000):
         yield Case(
             f"random walk, Gaussian D=10, {count:,} particles",
-            problems.posterior_predictive,
+            problems.gaussian.posterior_predictive,
             y,
             problems.posterior_predictive_log_z1(10),
             ep.AnIS(

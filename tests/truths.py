@@ -21,6 +21,9 @@ from problem import TAGS, Number, Problem, normal_part, problem_of, quad
 from scipy import special, stats
 from truths_applied import APPLIED
 
+from experiments.banana.model import banana
+from experiments.gaussian.model import posterior_predictive
+
 __all__ = ["IMPROPER", "PROBLEMS", "TAGS", "Number", "Problem"]
 
 # One dimension -----------------------------------------------------------------------------------
@@ -330,13 +333,6 @@ def _hierarchical() -> Problem:
     )
 
 
-def posterior_predictive(y: np.ndarray) -> Any:
-    """The predictive density at -y."""
-    x = numpyro.sample("x", dist.Normal(0.0, 1.0).expand([len(y)]).to_event(1))
-    numpyro.sample("y", dist.Normal(x, 1.0).to_event(1), obs=y)
-    return jnp.exp(dist.Normal(x, math.sqrt(0.5)).to_event(1).log_prob(-y))
-
-
 def _posterior_predictive(name: str, dim: int) -> Problem:
     y = np.full(dim, 3.5 / math.sqrt(dim))
     return problem_of(
@@ -349,15 +345,6 @@ def _posterior_predictive(name: str, dim: int) -> Problem:
         how="closed form: E = N(-y; y/2, I)",
         tags="continuous vector rare gradient",
     )
-
-
-def banana() -> Any:
-    """A curved density, with a steep cut through its arms."""
-    x1 = numpyro.sample("x1", dist.Normal(0.0, 4.0))
-    x2 = numpyro.sample("x2", dist.Normal(0.0, 4.0))
-    curved = x2 / 2 + 0.03 * (x1**2 - 100.0)
-    numpyro.factor("banana", -0.5 * (0.03 * x1**2 + curved**2))
-    return (x1 - 2.0) ** 3 * jax.nn.sigmoid(-50.0 * (x2 + 5.0))
 
 
 def _banana() -> Problem:
