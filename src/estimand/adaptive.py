@@ -76,7 +76,7 @@ MIN_GROUP_SHARE = 0.05
 HOPELESS = 8.0
 # An error that is larger than the asked one by this factor has not converged.
 SLACK = 1.5
-# Share of a fresh exploration's mass that may be beyond the heaviest draw. On targets that the
+# Share of a fresh exploration's mass that may weigh more than any draw. On targets that the
 # mixture fits it is below 0.001, on a funnel or a missed mode above 0.02.
 MAX_EXCEEDANCE = 0.01
 # Where the density is NaN the prior must have less mass than this.
@@ -463,18 +463,18 @@ class _Work:
             explorations.append(fresh)
             heaviest = draws.log_weights(part).max()
             shares = [self._beyond(item, part, proposal, heaviest) for item in explorations]
-            self.unseen[part] = float(np.mean(shares))
-            if shares[-1] > MAX_EXCEEDANCE:
+            self.unseen[part] = float(np.mean([lost for _, lost in shares]))
+            if shares[-1][0] > MAX_EXCEEDANCE:
                 self.missed.add(part)
 
     def _beyond(
         self, exploration: Exploration, part: Part, proposal: Proposal, heaviest: float
-    ) -> float:
-        """Share of the mass that weights no greater than the heaviest leave out."""
+    ) -> np.ndarray:
+        """Shares of the mass where weights are above the heaviest, and that these leave out."""
         evaluated = proposal.evaluated(self._evaluate(exploration.points), 0)
         excess = np.maximum(evaluated.log_weights(part) - heaviest, 0.0)
         weights = relative_weights(exploration.flattened().log_weights)
-        return float(np.average(-np.expm1(-excess), weights=weights))
+        return np.average([excess > 0, -np.expm1(-excess)], axis=1, weights=weights)
 
     def evidence(self, draws: Draws | None, part: Part) -> Evidence:
         """The draws as evidence of one part, with the error between replicates."""
