@@ -148,7 +148,7 @@ def test_a_missing_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(CHROMIUM is None, reason="no chromium here")
+@pytest.mark.skipif(CHROMIUM is None, reason="needs a real browser: apt install chromium")
 @pytest.mark.parametrize(("scheme", "width"), [("light", 1200), ("dark", 1200), ("light", 390)])
 def test_in_a_browser(scheme: str, width: int, tmp_path: Path) -> None:
     path = tmp_path / "report.html"

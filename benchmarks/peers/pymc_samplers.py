@@ -136,33 +136,21 @@ def nutpie_nuts(problem):
 
 _NUTS_COUNT = "n_steps of every draw, 1,000 of warm-up for each chain included; 3 a gradient"
 _SMC_COUNT = "draws × (1 + moves of each stage)"
+
+
+def _peer(title, counting, prepare, library="pytensor"):
+    return Peer(
+        title=title,
+        distributions=("pymc", library),
+        counting=counting,
+        prepare=prepare,
+        sizes=(100, 400),
+    )
+
+
 PEERS = {
-    "pymc_nuts": Peer(
-        title="PyMC NUTS, 4 chains, averaged",
-        distributions=("pymc", "pytensor"),
-        counting=_NUTS_COUNT,
-        prepare=nuts,
-        sizes=(100, 400),
-    ),
-    "pymc_smc": Peer(
-        title="PyMC sample_smc, averaged",
-        distributions=("pymc", "pytensor"),
-        counting=_SMC_COUNT,
-        prepare=smc,
-        sizes=(100, 400),
-    ),
-    "pymc_smc_ratio": Peer(
-        title="PyMC sample_smc, runs on γf and γ",
-        distributions=("pymc", "pytensor"),
-        counting=_SMC_COUNT,
-        prepare=smc_ratio,
-        sizes=(100, 400),
-    ),
-    "nutpie": Peer(
-        title="nutpie, 4 chains, averaged",
-        distributions=("nutpie", "pymc"),
-        counting=_NUTS_COUNT,
-        prepare=nutpie_nuts,
-        sizes=(100, 400),
-    ),
+    "pymc_nuts": _peer("PyMC NUTS, 4 chains, averaged", _NUTS_COUNT, nuts),
+    "pymc_smc": _peer("PyMC sample_smc, averaged", _SMC_COUNT, smc),
+    "pymc_smc_ratio": _peer("PyMC sample_smc, runs on γf and γ", _SMC_COUNT, smc_ratio),
+    "nutpie": _peer("nutpie, 4 chains, averaged", _NUTS_COUNT, nutpie_nuts, "nutpie"),
 }

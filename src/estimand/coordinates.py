@@ -212,11 +212,12 @@ def coordinates_of(expectation: Expectation) -> tuple[Coordinates, ...]:
         with handlers.trace() as sites, drawing_from_prior(rng_key):
             expectation.run()
         for latent in expectation.latents:
+            # NumPyro's `biject_to` raises this for a support that it has no bijection to.
             try:
                 value = unconstrained_value(latent, sites[latent.name], plain_transform)
                 shapes[latent.name] = value.shape
                 transformed[latent.name] = not _is_real(sites[latent.name]["fn"].support)
-            except NotImplementedError as error:  # NumPyro's word for a support without bijection
+            except NotImplementedError as error:
                 raise ProgramError(
                     f"the support of site {latent.name!r} of program {expectation.name!r} has no "
                     "unconstrained coordinates in NumPyro: reparametrise the site."
