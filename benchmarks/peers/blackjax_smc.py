@@ -17,7 +17,7 @@ from blackjax.smc.tuning.from_particles import (
 )
 
 from benchmarks.peers.density import Density
-from benchmarks.peers.protocol import Outcome, Peer, ratio
+from benchmarks.peers.protocol import Peer, average_and_ratio
 
 TARGET_ESS = 0.5
 MAX_WALK_DIMENSION, NUM_WALKS = 4, 10
@@ -94,31 +94,11 @@ class Sampler:
         return size * stages * 2, size * stages * (1 + self.num_moves * NUM_LEAPFROG)
 
 
-def average(problem):
-    sampler = Sampler(Density(problem), None)
-
-    def run(size, seed):
-        _, value, *spent = sampler.run(size, seed)
-        return Outcome(value, *spent)
-
-    return run
+def _sampler(problem, sign):
+    return Sampler(Density(problem), sign)
 
 
-def ratio_of_runs(problem):
-    density = Density(problem)
-    samplers = {sign: Sampler(density, sign) for sign in (None, *problem.signs)}
-
-    def run(size, seed):
-        spent = np.zeros(2, int)
-
-        def evidence(sign):
-            log_z, _, *used = samplers[sign].run(size, 10 * seed + (sign or 0) + 1)
-            spent[:] += used
-            return log_z
-
-        return Outcome(ratio(problem, evidence), *map(int, spent))
-
-    return run
+average, ratio_of_runs = average_and_ratio(_sampler)
 
 
 def _peer(title, prepare):

@@ -5,7 +5,7 @@ import jax
 import numpy as np
 
 from benchmarks.peers.density import Density
-from benchmarks.peers.protocol import Outcome, Peer, ratio
+from benchmarks.peers.protocol import Peer, average_and_ratio
 
 
 class Sampler:
@@ -39,31 +39,11 @@ def _same(cube):
     return cube
 
 
-def average(problem):
-    sampler = Sampler(Density(problem), None)
-
-    def run(size, seed):
-        _, value, calls = sampler.run(size, seed)
-        return Outcome(value, calls)
-
-    return run
+def _sampler(problem, sign):
+    return Sampler(Density(problem), sign)
 
 
-def ratio_of_runs(problem):
-    density = Density(problem)
-    samplers = {sign: Sampler(density, sign) for sign in (None, *problem.signs)}
-
-    def run(size, seed):
-        calls = []
-
-        def evidence(sign):
-            log_z, _, used = samplers[sign].run(size, [seed, (sign or 0) + 1])
-            calls.append(used)
-            return log_z
-
-        return Outcome(ratio(problem, evidence), sum(calls))
-
-    return run
+average, ratio_of_runs = average_and_ratio(_sampler)
 
 
 def _peer(title, prepare):

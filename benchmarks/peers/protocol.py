@@ -59,6 +59,40 @@ def ratio(problem, evidence):
     return sum(sign * _exp(evidence(sign) - log_z2) for sign in problem.signs)
 
 
+def average_and_ratio(sampler_of):
+    """The two ways to use a sampler that gives log Z, the average of f, and its evaluations.
+
+    `sampler_of(problem, sign)` prepares one for γ (sign None) or γ·max(±f, 0), with a method
+    run(size, seed). The first way averages f over γ; the second has a run for each evidence.
+    """
+
+    def average(problem):
+        sampler = sampler_of(problem, None)
+
+        def run(size, seed):
+            _, value, *spent = sampler.run(size, seed)
+            return Outcome(value, *spent)
+
+        return run
+
+    def ratio_of_runs(problem):
+        samplers = {sign: sampler_of(problem, sign) for sign in (None, *problem.signs)}
+
+        def run(size, seed):
+            spent = []
+
+            def evidence(sign):
+                log_z, _, *used = samplers[sign].run(size, 10 * seed + (sign or 0) + 1)
+                spent.append(used)
+                return log_z
+
+            return Outcome(ratio(problem, evidence), *map(sum, zip(*spent, strict=True)))
+
+        return run
+
+    return average, ratio_of_runs
+
+
 def _exp(value):
     return math.exp(value) if value < 700 else math.inf
 
