@@ -94,11 +94,7 @@ class Sampler:
         return size * stages * 2, size * stages * (1 + self.num_moves * NUM_LEAPFROG)
 
 
-def _sampler(problem, sign):
-    return Sampler(Density(problem), sign)
-
-
-average, ratio_of_runs = average_and_ratio(_sampler)
+average, ratio_of_runs = average_and_ratio(lambda problem, sign: Sampler(Density(problem), sign))
 
 
 def _peer(title, prepare):

@@ -39,11 +39,7 @@ def _same(cube):
     return cube
 
 
-def _sampler(problem, sign):
-    return Sampler(Density(problem), sign)
-
-
-average, ratio_of_runs = average_and_ratio(_sampler)
+average, ratio_of_runs = average_and_ratio(lambda problem, sign: Sampler(Density(problem), sign))
 
 
 def _peer(title, prepare):
