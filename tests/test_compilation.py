@@ -53,6 +53,16 @@ def test_one_compilation_for_parts_outputs_data_and_step_sizes(kernel: Any) -> N
     assert fresh.value != again.value
 
 
+@pytest.mark.slow
+def test_chains_compile_once() -> None:
+    program = ep.expectation(regression)
+    method = ep.TABI(ep.BridgeSampling(num_samples=100, num_warmup=50, num_chains=2))
+    ep.estimate_expectation(program(X, 2 * X), method, throw=False)
+    with CompilationClock() as clock:
+        ep.estimate_expectation(program(X + 1, 3 * X), method, rng_key=1, throw=False)
+    assert clock.num_compilations == 0
+
+
 def test_other_shapes_compile_again() -> None:
     @ep.expectation
     def program(y: Any) -> Any:

@@ -8,18 +8,20 @@ the other half is bridged to a standard normal law.
 from __future__ import annotations
 
 import dataclasses
+import functools
 import math
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax import lax
 from numpyro import infer
 from numpyro.diagnostics import effective_sample_size as autocorrelation_size
 from numpyro.diagnostics import split_gelman_rubin
 
 from estimand.density import Density, PathPoint
-from estimand.evidence import Evidence, evidence_from_weights, log_mean
+from estimand.evidence import Evidence, evidence_from_weights, log_mean, total
 from estimand.journal import remember
 from estimand.program import ProgramError
 from estimand.settings import Settings, require_count
@@ -144,24 +146,33 @@ def _nuts_chains(
     rng_key: jax.Array, density: Density, num_samples: int, num_warmup: int, num_chains: int
 ) -> tuple[np.ndarray, int] | None:
     start_key, run_key = jax.random.split(rng_key)
-    starts, scores = _starts(density, start_key, num_chains)
+    starts, scores = _starts(density, jax.random.split(start_key, (num_chains, NUM_STARTS)))
     if not np.isfinite(scores).all():
         return None
-    mcmc = infer.MCMC(
-        infer.NUTS(potential_fn=lambda position: -_log_density(density, position)),
-        num_warmup=num_warmup,
-        num_samples=num_samples,
-        num_chains=num_chains,
-        chain_method="vectorized",
-        progress_bar=False,
-    )
-    extra = ("num_steps",)
-    starts = starts[0] if num_chains == 1 else starts
-    mcmc.warmup(run_key, init_params=starts, collect_warmup=True, extra_fields=extra)
-    steps = np.asarray(mcmc.get_extra_fields()["num_steps"]).sum(dtype=np.int64)
-    mcmc.run(mcmc.post_warmup_state.rng_key, extra_fields=extra)
-    steps += np.asarray(mcmc.get_extra_fields()["num_steps"]).sum(dtype=np.int64)
-    return np.asarray(mcmc.get_samples(group_by_chain=True), float), int(steps)
+    positions, steps = _nuts(num_warmup, num_samples, run_key, density, starts)
+    return np.asarray(positions, float), total(steps)
+
+
+@functools.partial(jax.jit, static_argnums=(0, 1))
+def _nuts(
+    num_warmup: int, num_samples: int, rng_key: jax.Array, density: Density, starts: jax.Array
+) -> tuple[jax.Array, jax.Array]:
+    """Positions of shape (chains, draws, dimension), and the gradients of each transition.
+
+    NumPyro's kernel without its `MCMC`, which would compile again at every call.
+    """
+    kernel = infer.NUTS(potential_fn=lambda position: -_log_density(density, position))
+    keys = jax.random.split(rng_key, starts.shape[0])
+    start = kernel.init(keys, num_warmup, starts, (), {})
+
+    def step(state: Any, _: None) -> tuple:
+        state = kernel.sample(state, (), {})
+        return state, (state.z, state.num_steps)
+
+    path: Any
+    _, path = lax.scan(step, start, None, length=num_warmup + num_samples)
+    positions, steps = path
+    return jnp.swapaxes(positions[num_warmup:], 0, 1), steps
 
 
 def r_hat(positions: np.ndarray) -> float:
@@ -184,10 +195,10 @@ def _unconstrain(density: Density, latents: dict[str, jax.Array]) -> jax.Array:
     return jax.vmap(jax.vmap(lambda values: density.terms_at(values)[0]))(latents)
 
 
-def _starts(density: Density, rng_key: jax.Array, count: int) -> tuple[jax.Array, jax.Array]:
+@jax.jit
+def _starts(density: Density, rng_keys: jax.Array) -> tuple[jax.Array, jax.Array]:
     """The most likely of some prior draws for each chain, and how likely it is."""
-    keys = jax.random.split(rng_key, (count, NUM_STARTS))
-    positions, terms = jax.jit(jax.vmap(jax.vmap(density.draw_prior)))(keys)
+    positions, terms = jax.vmap(jax.vmap(density.draw_prior))(rng_keys)
     scores = jnp.where(terms.log_weight < jnp.inf, terms.log_weight, -jnp.inf)
     best = jnp.argmax(scores, axis=1)
     starts = jnp.take_along_axis(positions, best[:, None, None], axis=1)[:, 0]
