@@ -50,7 +50,7 @@ def _vector(values: ArrayLike, name: str) -> NDArray[np.float64]:
     return array
 
 
-def _mean_scores(samples: NDArray[np.float64], truth: ArrayLike) -> NDArray[np.float64]:
+def mean_scores(samples: NDArray[np.float64], truth: ArrayLike) -> NDArray[np.float64]:
     """Normal scores of the mean along the first axis.
 
     The t statistic of a skewed sample has a far heavier tail on one side than the normal law.
@@ -78,7 +78,7 @@ def assert_mean(samples: ArrayLike, truth: ArrayLike) -> None:
         raise ValueError(f"a test of a mean needs at least 30 samples; got shape {array.shape}")
     _spend(int(np.prod(array.shape[1:])))
     assert np.isfinite(array).all(), "the samples contain NaN or infinite values"
-    scores = _mean_scores(array, truth)
+    scores = mean_scores(array, truth)
     if (np.abs(scores) <= _critical()).all():
         return
     worst = tuple(map(int, np.unravel_index(np.argmax(np.abs(scores)), scores.shape)))
@@ -103,7 +103,7 @@ def assert_unbiased(log_z_estimates: ArrayLike, log_z: float) -> None:
         ratios = np.exp(log_ratios)
     assert np.isfinite(ratios).all(), "some estimates of Z are infinite, or far above the truth"
     ratio, error = ratios.mean(), ratios.std(ddof=1) / np.sqrt(n)
-    score = float(_mean_scores(ratios, 1.0))
+    score = float(mean_scores(ratios, 1.0))
     summary = (
         f"mean of Z_hat / Z over {n} runs is {ratio:.6g}, standard error {error:.3g}, "
         f"z = {score:.2f}, alpha = {ALPHA:.1g}"

@@ -95,29 +95,40 @@ class PosteriorMCMC(Settings):
         )
 
     def _numpyro_nuts(self, rng_key: jax.Array, density: Density) -> tuple[jax.Array, int, int]:
-        mcmc = infer.MCMC(
-            infer.NUTS(density.layout.program.model),
-            num_warmup=self.num_warmup,
-            num_samples=self.num_samples,
-            num_chains=self.num_chains,
-            chain_method="vectorized",
-            progress_bar=False,
-        )
-        args, kwargs = density.arguments()
-        extra = ("num_steps",)
-        mcmc.warmup(rng_key, *args, collect_warmup=True, extra_fields=extra, **kwargs)
-        warmup_steps = total(mcmc.get_extra_fields()["num_steps"])
-        mcmc.run(mcmc.post_warmup_state.rng_key, *args, extra_fields=extra, **kwargs)
-        steps = total(mcmc.get_extra_fields()["num_steps"])
-        draws = mcmc.get_samples(group_by_chain=True)
-        latents = {site.latent.name: draws[site.latent.name] for site in density.layout.sites}
-        outputs = _outputs_at(density, latents)
-        return outputs, self.num_chains * self.num_samples, warmup_steps + steps
+        outputs, steps, energies = _run_nuts(self, rng_key, density)
+        if not np.isfinite(energies).all():
+            raise RuntimeError(
+                f"PosteriorMCMC: NUTS finds nowhere to start in program {density.name!r}: the "
+                "density is 0 or NaN at all positions that it tried. Check the model."
+            )
+        return outputs, self.num_chains * self.num_samples, total(steps)
 
 
-@jax.jit
-def _outputs_at(density: Density, latents: dict[str, jax.Array]) -> jax.Array:
-    return jax.vmap(jax.vmap(density.outputs_at))(latents)
+@functools.partial(jax.jit, static_argnums=0)
+def _run_nuts(
+    settings: PosteriorMCMC, rng_key: jax.Array, density: Density
+) -> tuple[jax.Array, jax.Array, jax.Array]:
+    """Outputs by chain and draw, gradients of each transition, potential energies at the start.
+
+    NumPyro's kernel without its `MCMC`, which would compile again at every call.
+    """
+    kernel = infer.NUTS(density.layout.program.model)
+    args, kwargs = density.arguments()
+    keys = jax.random.split(rng_key, settings.num_chains)
+    start = kernel.init(keys, settings.num_warmup, None, args, kwargs)
+
+    def step(state: Any, _: None) -> tuple:
+        state = kernel.sample(state, args, kwargs)
+        return state, (state.z, state.num_steps)
+
+    path: Any
+    _, path = lax.scan(step, start, None, length=settings.num_warmup + settings.num_samples)
+    positions, steps = path
+    kept = jax.tree.map(lambda x: jnp.swapaxes(x[settings.num_warmup :], 0, 1), positions)
+    draws = jax.vmap(jax.vmap(kernel.postprocess_fn(args, kwargs)))(kept)
+    latents = {site.latent.name: draws[site.latent.name] for site in density.layout.sites}
+    outputs = jax.vmap(jax.vmap(density.outputs_at))(latents)
+    return outputs, steps, start.potential_energy
 
 
 @functools.partial(jax.jit, static_argnums=0)
