@@ -24,11 +24,15 @@ import estimand as ep
 
 
 class Known(NamedTuple):
-    """A bound program; the truth of each output, and E|f| of each."""
+    """A bound program; the truth of each output, and E|f| of each.
+
+    `log_z` has log Z2, and log Z1⁺ and log Z1⁻ of the first output; NaN where it is not known.
+    """
 
     expectation: Any
     values: np.ndarray
     magnitudes: np.ndarray
+    log_z: tuple[float, float, float] = (math.nan,) * 3
 
     @property
     def scales(self):
@@ -47,10 +51,11 @@ def known(name):
 
 def _tabled(problem, model=None, outputs=slice(None)):
     values = np.atleast_1d(problem.value)
-    parts = (np.atleast_1d(part) for part in (problem.log_z1_plus, problem.log_z1_minus))
+    parts = [np.atleast_1d(part) for part in (problem.log_z1_plus, problem.log_z1_minus)]
     magnitudes = sum(np.exp(part - problem.log_z2) for part in parts)
     expectation = ep.expectation(model or problem.model)(*problem.args)
-    return Known(expectation, values[outputs], magnitudes[outputs])
+    log_z = (problem.log_z2, *(float(part[0]) for part in parts))
+    return Known(expectation, values[outputs], magnitudes[outputs], log_z)
 
 
 def _single(model, args, value):

@@ -107,8 +107,16 @@ def environment():
     packages = ("jax", "jaxlib", "numpyro", "numpy", "estimand")
     return {
         "python": platform.python_version(),
-        **{name: importlib.metadata.version(name) for name in packages},
+        **{name: _version(name) for name in packages},
         "cpu_count": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else None,
         "cpu_count_total": os.cpu_count(),
         "device": jax.devices()[0].device_kind,
     }
+
+
+def _version(name):
+    """Of a package, which may be on the path without being installed."""
+    try:
+        return importlib.metadata.version(name)
+    except importlib.metadata.PackageNotFoundError:
+        return "not installed"

@@ -1,0 +1,117 @@
+"""Calibration: every method on every problem with a known answer, at three budgets.
+
+Each cell is a method, a problem and a budget. It is run with the seeds 0, 1, 2, … as long as the
+cell's seconds last, at most as many as it asks for; a cell that cannot make 20 runs in that
+time is left out, and the record says how long a run takes. A finished cell is added to the journal
+(build/calibration.jsonl) at once, and a later run goes on from there; --fresh begins again. The
+record, results/calibration.json, is made of the journal, and `--write` makes docs/calibration.md
+of the record.
+"""
+
+import json
+import multiprocessing
+import os
+from concurrent.futures import ProcessPoolExecutor, as_completed
+
+from calibration_cells import BUDGETS, CELLS, METHODS, Cell, cells, measured
+from calibration_page import write_page
+from calibration_summary import show_summary, write_record
+from known import ROOT
+from measure import RESULTS, environment, parser
+
+JOURNAL = ROOT / "build" / "calibration.jsonl"
+QUICK = ("figure1", "rp22")
+
+
+def _one_thread():
+    """Cells run side by side, each on a single thread."""
+    os.environ.setdefault("OMP_NUM_THREADS", "1")
+    flags = "--xla_cpu_multi_thread_eigen=false intra_op_parallelism_threads=1"
+    os.environ.setdefault("XLA_FLAGS", flags)
+
+
+def _task(cell, seeds, seconds):
+    import jax
+
+    found = measured(cell, seeds, seconds)
+    jax.clear_caches()
+    return found
+
+
+def read_journal(path):
+    """Finished cells by name, the latest of each."""
+    if not path.exists():
+        return {}
+    # A line that an interruption cut short is not one.
+    lines = [line for line in path.read_text().split("\n")[:-1] if line.endswith("}")]
+    rows = map(json.loads, lines)
+    return {Cell(row["method"], row["problem"], row["budget"]): row for row in rows}
+
+
+def run_cells(wanted, journal, options):
+    """Runs the cells that the journal does not have with these settings, and adds them to it."""
+    kept = read_journal(journal)
+    done = {cell for cell, row in kept.items() if row["settings"] == repr(cell.settings)}
+    todo = [cell for cell in wanted if cell not in done]
+    journal.parent.mkdir(parents=True, exist_ok=True)
+    about = environment()
+    ends = 60 * options.minutes if options.minutes else None
+    _one_thread()
+    spawn = multiprocessing.get_context("spawn")
+    with journal.open("a") as file, ProcessPoolExecutor(options.processes, spawn) as pool:
+        tasks = {pool.submit(_task, cell, *limits(cell, options)): cell for cell in todo}
+        try:
+            for number, future in enumerate(as_completed(tasks, ends)):
+                row = future.result() | {"environment": about}
+                file.write(json.dumps(row) + "\n")
+                file.flush()
+                print(f"{number + 1}/{len(todo)}", *tasks[future], len(row["runs"]), flush=True)
+        except (TimeoutError, KeyboardInterrupt):
+            print("stopped: what is finished is in the journal", flush=True)
+            for process in list(pool._processes.values()):
+                process.terminate()
+            pool.shutdown(wait=False, cancel_futures=True)
+
+
+def limits(cell, options):
+    """Seeds and seconds of a cell."""
+    method = METHODS[cell.method]
+    seeds, seconds = method.seeds, method.seconds * options.scale
+    return (min(seeds, 40), seconds / 8) if options.quick else (seeds, seconds)
+
+
+def main(argv=None):
+    found = parser(__doc__, processes=True)
+    found.add_argument("--methods", help="some of them, separated by semicolons")
+    found.add_argument("--problems", help=f"some of {','.join(CELLS)}")
+    found.add_argument("--journal", help="another file than build/calibration.jsonl")
+    found.add_argument("--minutes", type=float, help="stop after so many")
+    found.add_argument("--scale", type=float, default=1.0, help="times the seconds of every cell")
+    found.add_argument("--fresh", action="store_true", help="forget the journal")
+    found.add_argument("--write", action="store_true", help="docs/calibration.md; runs nothing")
+    options = found.parse_args(argv)
+    if options.write:
+        return write_page(RESULTS / "calibration.json")
+    quick = "-quick" * options.quick
+    journal = JOURNAL.with_stem(f"calibration{quick}")
+    if options.journal:
+        journal = ROOT / options.journal
+    if options.fresh:
+        journal.unlink(missing_ok=True)
+    problems = QUICK if options.quick else CELLS
+    if options.problems:
+        problems = options.problems.split(",")
+    methods = options.methods.split(";") if options.methods else list(METHODS)
+    for name, known_names in [(n, CELLS) for n in problems] + [(n, METHODS) for n in methods]:
+        if name not in known_names:
+            found.error(f"no {name!r}; there are {', '.join(known_names)}")
+    budgets = BUDGETS[:1] if options.quick else BUDGETS
+    run_cells(cells(methods, problems, budgets), journal, options)
+    path = RESULTS / f"calibration{quick}.json"
+    record = write_record(path, read_journal(journal).values())
+    show_summary(record)
+    return record
+
+
+if __name__ == "__main__":
+    main()

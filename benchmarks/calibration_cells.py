@@ -1,0 +1,199 @@
+"""The cells of the calibration: methods, problems and budgets, and the runs of one cell."""
+
+import functools
+import math
+import time
+from typing import NamedTuple
+
+from known import PROBLEMS, known
+
+import estimand as ep
+
+BUDGETS = ("small", "medium", "large")
+LEVELS = (0.5, 0.8, 0.95, 0.99)
+MIN_RUNS = 20
+
+LEFT_OUT = {
+    "radon_85": "173 dimensions; a run of the default method takes minutes (see high_dimension)"
+}
+CELLS = (*PROBLEMS, "normal_excess", "equal_modes_10", "unequal_modes_10")
+
+
+class Method(NamedTuple):
+    """Settings for the three budgets, and what a cell of it may take."""
+
+    settings: tuple
+    seeds: int = 400
+    seconds: float = 8.0
+
+
+def _sized(make, *sizes, **limits):
+    return Method(tuple(make(size) for size in sizes), **limits)
+
+
+def _tabi(estimator, *sizes, name="num_samples", **limits):
+    return _sized(lambda size: ep.TABI(estimator(**{name: size})), *sizes, **limits)
+
+
+_SMC = functools.partial(ep.SMC, num_steps=25)
+_STANDARD = functools.partial(ep.SMC, num_steps=10, waste_free=False)
+_ANIS = functools.partial(ep.AnIS, num_temperatures=50)
+
+METHODS = {
+    "TABI(ImportanceSampling)": _tabi(ep.ImportanceSampling, 1_000, 10_000, 100_000),
+    "TABI(AnIS)": _tabi(_ANIS, 100, 500, 2_500),
+    "TABI(SMC)": _tabi(_SMC, 1_000, 5_000, 20_000, name="num_particles"),
+    "TABI(SMC), standard": _tabi(_STANDARD, 200, 1_000, 5_000, name="num_particles"),
+    "TABI(SMC), unbiased": _tabi(
+        functools.partial(_STANDARD, schedule=ep.geometric(20), adapt=False),
+        *(200, 1_000, 5_000),
+        name="num_particles",
+    ),
+    "TABI(SMC), islands": _tabi(
+        functools.partial(_SMC, num_islands=8), 500, 2_000, 8_000, name="num_particles", seeds=200
+    ),
+    "TABI(AdaptiveIS)": _tabi(
+        ep.AdaptiveIS, 100_000, 300_000, 1_000_000, name="max_evaluations", seeds=200, seconds=12
+    ),
+    "TABI(BridgeSampling)": _tabi(
+        functools.partial(ep.BridgeSampling, num_warmup=300), 200, 800, 3_200, seeds=200, seconds=12
+    ),
+    "SelfNormalised(ImportanceSampling)": _sized(
+        lambda size: ep.SelfNormalised(ep.ImportanceSampling(num_samples=size)),
+        *(1_000, 10_000, 100_000),
+    ),
+    "SelfNormalised(AnIS)": _sized(
+        lambda size: ep.SelfNormalised(_ANIS(num_samples=size)), 100, 500, 2_500
+    ),
+    "SelfNormalised(SMC)": _sized(
+        lambda size: ep.SelfNormalised(_SMC(num_particles=size)), 1_000, 5_000, 20_000
+    ),
+    "PosteriorMCMC": _sized(
+        lambda size: ep.PosteriorMCMC(num_samples=size, num_warmup=300),
+        *(200, 1_000, 4_000),
+        seeds=100,
+        seconds=20,
+    ),
+    "PosteriorMCMC(RandomWalk)": _sized(
+        lambda size: ep.PosteriorMCMC(num_samples=size, num_warmup=size, kernel=ep.RandomWalk()),
+        *(500, 2_000, 10_000),
+        seeds=200,
+    ),
+    "PosteriorBridge": _sized(
+        lambda size: ep.PosteriorBridge(
+            num_samples=size, num_warmup=300, num_particles=max(500, size)
+        ),
+        *(200, 1_000, 4_000),
+        seeds=200,
+        seconds=12,
+    ),
+    "AdaptiveIS": _sized(
+        lambda size: ep.AdaptiveIS(max_evaluations=size),
+        *(100_000, 300_000, 1_000_000),
+        seeds=200,
+        seconds=30,
+    ),
+    "Auto": _sized(
+        lambda size: ep.Auto(max_evaluations=size),
+        *(100_000, 600_000, 4_000_000),
+        seeds=150,
+        seconds=60,
+    ),
+}
+
+
+class Cell(NamedTuple):
+    """One method on one problem at one budget."""
+
+    method: str
+    problem: str
+    budget: str
+
+    @property
+    def settings(self):
+        return METHODS[self.method].settings[BUDGETS.index(self.budget)]
+
+
+def cells(methods, problems, budgets=BUDGETS):
+    """Those that are dear first, so that none is left alone at the end."""
+    found = [
+        Cell(method, problem, budget)
+        for method in methods
+        for problem in problems
+        if problem not in LEFT_OUT
+        for budget in budgets
+    ]
+    return sorted(found, key=lambda cell: -METHODS[cell.method].seconds)
+
+
+# --- the runs of one cell ---
+
+
+def measured(cell, seeds, seconds, min_runs=MIN_RUNS):
+    """The runs of a cell as columns, or why there are none."""
+    found = {**cell._asdict(), "settings": repr(cell.settings), "runs": []}
+    problem, longest, started = known(cell.problem), 0.0, time.perf_counter()
+    try:
+        for seed in range(seeds):
+            began = time.perf_counter()
+            result = ep.estimate_expectation(
+                problem.expectation, cell.settings, rng_key=seed, throw=False
+            )
+            found["runs"].append(_numbers(result, problem))
+            if seed == 0:
+                # The first run compiles; what it takes is told apart.
+                found["first_seconds"], started = time.perf_counter() - began, time.perf_counter()
+                if found["first_seconds"] - result.compile_seconds > seconds:
+                    break
+                continue
+            longest = max(longest, time.perf_counter() - began)
+            if seed == 1 and longest * min_runs > 3 * seconds:
+                break
+            if time.perf_counter() - started + longest > seconds and seed + 1 >= min_runs:
+                break
+    except ep.ProgramError as error:
+        found["refused"] = str(error)
+    except Exception as error:  # noqa: BLE001  (what a method must not do is what is looked for)
+        found["error"] = f"{type(error).__name__}: {error}"
+    else:
+        count = len(found["runs"])
+        found["seconds"] = (time.perf_counter() - started) / max(count - 1, 1)
+        if count < min(min_runs, seeds):
+            found["slow"] = found["seconds"] if count > 1 else found["first_seconds"]
+    return found
+
+
+def _numbers(result, problem):
+    """One run: the cost, log Z over the truth, and by output what is said and how wrong it is."""
+    figures = result.run.figures
+    bounds = [result.bounds(level) for level in LEVELS]
+    outputs = []
+    for number, (item, status) in enumerate(zip(figures, result.statuses, strict=True)):
+        truth, scale = problem.values[number], problem.scales[number]
+        covered = sum(bool(ends[number][0] <= truth <= ends[number][1]) for ends in bounds)
+        outputs.append(
+            [
+                _short((item.value - truth) / scale),
+                _short(item.standard_error / scale),
+                status.name,
+                covered,
+            ]
+        )
+    return {
+        "cost": result.num_evaluations + 3 * result.num_gradients,
+        "log_z": [_short(value) for value in _log_ratios(result.run, problem)],
+        "outputs": outputs,
+    }
+
+
+def _log_ratios(run, problem):
+    """log Ẑ − log Z of Z2, and of Z1⁺ and Z1⁻ of the first output; NaN where there is none."""
+    found = (run.log_z2, run.figures[0].log_z1_plus, run.figures[0].log_z1_minus)
+    return [
+        estimate - truth if math.isfinite(truth) else math.nan
+        for estimate, truth in zip(found, problem.log_z, strict=True)
+    ]
+
+
+def _short(number):
+    return float(f"{number:.6g}")
