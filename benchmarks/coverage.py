@@ -19,6 +19,7 @@ PROBLEMS = (
     "figure1_zero",
     "cancellation",
     "horse_kicks",
+    "drawn_kicks",
     "half_line",
     "simplex",
     "hierarchical",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Generator
+from collections.abc import Generator, Iterator
 from typing import Any
 
 # Most of the suite's time is compilation of small problems: optimise them less.
@@ -74,3 +74,10 @@ def pytest_terminal_summary(terminalreporter: Any) -> None:
             f"{made} comparisons were made and stats.MAX_ASSERTIONS is {stats.MAX_ASSERTIONS}: "
             "the declared FAILURE_RATE does not hold. Raise MAX_ASSERTIONS."
         )
+
+
+@pytest.fixture
+def relaxed_ranks() -> Iterator[None]:
+    """For NumPyro's own code that promotes ranks, as in multinomial draws."""
+    with jax.numpy_rank_promotion("allow"):
+        yield

@@ -263,9 +263,14 @@ def test_missed_modes_are_seen_by_a_fresh_exploration(rng_key: jax.Array) -> Non
         assert bool(work.missed) == is_blind
 
 
-def test_discrete_sites_are_refused_by_name() -> None:
-    with pytest.raises(ep.ProgramError, match=r"continuous sites.*'m'"):
-        ep.estimate_expectation(bound("branching"), ep.AdaptiveIS())
+@pytest.mark.usefixtures("relaxed_ranks")
+def test_discrete_sites_that_are_no_integers_are_refused_by_name() -> None:
+    @ep.expectation
+    def counts() -> Any:
+        return numpyro.sample("counts", dist.Multinomial(3, jnp.array([0.5, 0.3, 0.2])))[0]
+
+    with pytest.raises(ep.ProgramError, match=r"continuous sites or integers.*'counts'"):
+        ep.estimate_expectation(counts(), ep.AdaptiveIS())
 
 
 @pytest.mark.parametrize(

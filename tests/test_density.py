@@ -25,6 +25,7 @@ from stats import assert_proportion, assert_same_law, assert_unbiased
 
 import estimand as ep
 from estimand import density as density_module
+from estimand.coordinates import Integers
 from estimand.density import PathPoint, Terms, gradient_mode
 
 RTOL = 1e-11
@@ -251,12 +252,6 @@ MODELS = {model.__name__: (model, args) for model, args in _MODELS}
 
 # NumPyro's own code promotes ranks in batches of simplexes and in multinomial draws.
 RELAXED = {"vectors_in_scan"}
-
-
-@pytest.fixture
-def relaxed_ranks() -> Iterator[None]:
-    with jax.numpy_rank_promotion("allow"):
-        yield
 
 
 @pytest.fixture(params=MODELS)
@@ -555,6 +550,73 @@ def test_discrete_prior_draws(rng_key: jax.Array) -> None:
     assert_proportion(int((k == 1).sum()), NUM_DRAWS, 0.5)
     assert_proportion(int(flag.sum()), NUM_DRAWS, 0.2 * 0.1 + 0.5 * 0.6 + 0.3 * 0.9)
     assert_same_law(positions[:, 0] - k, laws.norm.cdf)
+
+
+# Integers as real numbers ------------------------------------------------------------------------
+
+
+def integers(y: Any) -> Any:
+    count = numpyro.sample("count", dist.Poisson(jnp.array([0.7, 3.0])).to_event(1))
+    flag = numpyro.sample("flag", dist.Bernoulli(0.3))
+    part = numpyro.sample("part", dist.Binomial(2 + flag, 0.4))
+    first = numpyro.sample("first", dist.DiscreteUniform(3, 5))
+    numpyro.sample("y", dist.Normal(count.sum() + part, 1.0), obs=y)
+    return first
+
+
+def test_spread_coordinates_are_all_continuous() -> None:
+    density = density_of(integers, 0.3)
+    assert density.layout.is_spreadable
+    spread = density.spread()
+    assert spread.layout.discrete_sites == ()
+    assert spread.layout.num_continuous == spread.dimension == 5
+    assert spread.layout.is_transformed.all()
+    spread.require_continuous("anything")
+
+
+@pytest.mark.parametrize(
+    ("law", "values"),
+    [
+        (dist.Poisson(2.5), np.arange(30)),
+        (dist.Bernoulli(0.3), np.arange(2)),
+        (dist.Binomial(6, 0.4), np.arange(7)),
+        (dist.DiscreteUniform(-2, 3), np.arange(-2, 4)),
+        (dist.Categorical(jnp.array([0.2, 0.5, 0.3])), np.arange(3)),
+    ],
+    ids=lambda item: type(item).__name__,
+)
+def test_a_spread_density_has_the_mass_of_each_value(law: Any, values: np.ndarray) -> None:
+    """Trapezoids over a fine grid of coordinates, whose steps cost 1e-3 of a value's mass."""
+    spread = density_of(lambda: numpyro.sample("k", law)).spread()
+    grid = np.linspace(-14.0, 14.0, 400_001)[:, None]
+    log_prior = jax.jit(jax.vmap(lambda u: spread.terms(u).log_prior))(grid)
+    found = np.asarray(jax.jit(jax.vmap(spread.constrain))(grid)["k"])
+    assert np.issubdtype(found.dtype, np.integer)
+    width = grid[1, 0] - grid[0, 0]
+    masses = [width * np.exp(np.asarray(log_prior))[found == value].sum() for value in values]
+    np.testing.assert_allclose(masses, np.exp(law.log_prob(values)), rtol=2e-3, atol=1e-12)
+    assert set(found) >= set(values)
+
+
+def test_spread_prior_draws(rng_key: jax.Array) -> None:
+    """Values are those of the plain draws of the same keys; places in the intervals are uniform."""
+    density = density_of(integers, 0.3)
+    keys = jax.random.split(rng_key, NUM_DRAWS)
+    plain = jax.jit(jax.vmap(lambda key: density.draw_prior(key)[0]))(keys)
+    spread, terms = jax.jit(jax.vmap(density.spread().draw_prior))(keys)
+    np.testing.assert_array_equal(density.spread().in_plain_coordinates(spread), plain)
+    first = Integers(dist.DiscreteUniform(3, 5)).numbers(spread[:, 4])
+    assert_same_law(first - plain[:, 4], laws.uniform.cdf)
+    count = Integers(dist.Poisson(3.0)).numbers(spread[:, 1])
+    assert_same_law(count - plain[:, 1], laws.uniform.cdf)
+    log_likelihood = laws.norm.logpdf(0.3, plain[:, :2].sum(axis=1) + plain[:, 3])
+    np.testing.assert_allclose(terms.log_likelihood, log_likelihood, rtol=RTOL)
+
+
+def test_integers_end_where_numbers_do() -> None:
+    spread = density_of(lambda: numpyro.sample("k", dist.Poisson(2.0))).spread()
+    terms = spread.terms(jnp.asarray([spread.layout.edge]))
+    assert terms.log_prior == -jnp.inf
 
 
 # Outputs -----------------------------------------------------------------------------------------

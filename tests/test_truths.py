@@ -87,6 +87,11 @@ def grid_horse_kicks() -> Grid:
     return {"lam": x}, w
 
 
+def grid_drawn_kicks() -> Grid:
+    (new, lam), w = product((np.arange(40), np.ones(40)), panels(np.linspace(0, 2, 21)))
+    return {"lam": lam, "new": new}, w
+
+
 def grid_branching() -> Grid:
     (m, a), w = product((np.arange(2), np.ones(2)), panels([-9, -6, -3, -1, 0, 1, 3, 6, 9]))
     return {"m": m, "a": a}, w
@@ -188,6 +193,7 @@ GRIDS: dict[str, Callable[[], Grid]] = {
     "three_outputs": grid_line,
     "normal_tail": grid_line,
     "horse_kicks": grid_horse_kicks,
+    "drawn_kicks": grid_drawn_kicks,
     "branching": grid_branching,
     "branching_choice": grid_branching,
     "bounded": grid_bounded,

@@ -123,6 +123,32 @@ def _horse_kicks() -> Problem:
 # Discrete ----------------------------------------------------------------------------------------
 
 
+def drawn_kicks(y: np.ndarray) -> Any:
+    """Deaths by horse kick: a new corps-year's count is drawn, and asked how large it is."""
+    lam = numpyro.sample("lam", dist.Gamma(1.0, 1.0))
+    with numpyro.plate("corps_years", len(y)):
+        numpyro.sample("y", dist.Poisson(lam), obs=y)
+    new = numpyro.sample("new", dist.Poisson(lam))
+    return new >= 4, new >= 8, new >= 12
+
+
+def _drawn_kicks() -> Problem:
+    smooth = _horse_kicks()
+    (y,) = smooth.args
+    shape, rate = 1.0 + y.sum(), 1.0 + len(y)
+    tails = tuple(float(stats.nbinom.sf(k - 1, shape, rate / (rate + 1))) for k in (4, 8, 12))
+    return problem_of(
+        "drawn_kicks",
+        drawn_kicks,
+        (y,),
+        plus=tails,
+        minus=(0.0, 0.0, 0.0),
+        log_z2=smooth.log_z2,
+        how="closed form: Gamma(123, 201) posterior, negative binomial tails",
+        tags="discrete half-line rare event multiple",
+    )
+
+
 def _branch(y: float) -> tuple[Any, Any]:
     m = numpyro.sample("m", dist.Bernoulli(0.5))
     a = numpyro.sample("a", dist.Normal(jnp.where(m == 1, 1.0, 0.0), 1.0))
@@ -464,6 +490,7 @@ PROBLEMS: dict[str, Problem] = {
         _three_outputs(3.0),
         _normal_tail(),
         _horse_kicks(),
+        _drawn_kicks(),
         *_branching(),
         _bounded(),
         _half_line(),

@@ -35,7 +35,6 @@ from estimand.importance import (
     Part,
     controlled_log_mean,
     error_scale,
-    influences,
     is_reached,
     mass_at_the_edge,
     output_figures,
@@ -50,13 +49,15 @@ from estimand.laplace import Mode, find_mode
 from estimand.methods import Figures, Run, in_plain_coordinates, worst
 from estimand.mixture import CHUNK
 from estimand.progress import Progress, say
-from estimand.proposal import PRIOR_SHARE, Exploration, Proposal
+from estimand.proposal import Exploration, Proposal
 from estimand.settings import Settings, require_count
 from estimand.smc import SMC
 from estimand.warp import Warped, draw_from
 
 PROBE = 4096
 PILOT = 8192
+# Draws that decide between the fit to points and the curvature at the mode.
+TRIAL = 1024
 MAX_REFITS = 8
 MIN_REFIT = 20.0
 # A part that has a smaller share of effective pilot draws is explored with so many times more
@@ -71,7 +72,6 @@ FIRST_ROUND = 8192
 # Draws are cheap beside a dear exploration: at least this share of its evaluations.
 DRAW_SHARE = 0.3
 MAX_SOBOL_DIMENSION = 40
-MIN_GROUP_SHARE = 0.05
 # Beyond what the budget allows by this factor, more draws are not worth while.
 HOPELESS = 8.0
 # An error that is larger than the asked one by this factor has not converged.
@@ -90,8 +90,9 @@ class AdaptiveIS(Settings):
     """Importance sampling from a fitted mixture; a method for all parts at once, and an estimator.
 
     ``estimate_expectation(expectation, AdaptiveIS())`` fits one mixture to all parts and lets
-    every draw serve all of them. ``TABI(AdaptiveIS())`` treats each part on its own. It works on
-    the host between compiled pieces and cannot itself be jitted.
+    every draw serve all of them. ``TABI(AdaptiveIS())`` treats each part on its own. Integer sites
+    are spread: real numbers stand for them, each value having an interval of length one. It works
+    on the host between compiled pieces and cannot itself be jitted.
 
     Args:
         relative_error: standard error to reach, relative to the value (to Z as an estimator).
@@ -130,7 +131,9 @@ class AdaptiveIS(Settings):
                 )
 
     def check(self, density: Density) -> None:
-        density.require_continuous("AdaptiveIS", "continuous sites")
+        if not density.layout.is_spreadable:
+            density.require_continuous("AdaptiveIS", "continuous sites or integers")
+        density = density.spread()
         self.scout_for(density).check(density)
 
     def scout_for(self, density: Density) -> SMC:
@@ -144,6 +147,7 @@ class AdaptiveIS(Settings):
         standardise = self.standardise
         if standardise is None:
             standardise = not density.has_comparisons or density.has_varying_scales()
+        density = density.spread()
         return density.standardised() if standardise else density
 
     def run(self, rng_key: jax.Array, density: Density) -> Run:
@@ -317,8 +321,22 @@ class _Work:
             if mode.is_found:
                 rival = mixtures.gaussian(*(np.asarray(x, float) for x in mode[:2]))
         if part.sign and self.softened is not self.density:
-            return warps.fit(*exploration, self.rng, rival)
-        return Warped(mixtures.fit(*exploration, self.rng, rival))
+            fitted = warps.fit(*exploration, self.rng, rival)
+        else:
+            fitted = Warped(mixtures.fit(*exploration, self.rng, rival))
+        if rival is None or fitted.mixture is rival:
+            return fitted
+        # Few points in many dimensions are no judges of a fit; its own draws are.
+        share = self._effective_share(fitted, part)
+        if share > MIN_PILOT_SHARE:
+            return fitted
+        is_better = self._effective_share(Warped(rival), part) > MIN_PILOT_SHARE
+        return Warped(rival) if is_better else fitted
+
+    def _effective_share(self, group: Warped, part: Part) -> float:
+        """Share of draws from a group alone that are effective for its part."""
+        draws = self._draw(Proposal({part: group}, {part: 1.0}, self.prior), TRIAL, 0)
+        return part_ess(draws, part) / TRIAL
 
     def _scout(self, part: Part, wider: int = 1) -> Exploration:
         label = {0: "γ", 1: "γf⁺", -1: "γf⁻"}[part.sign]
@@ -363,7 +381,7 @@ class _Work:
             proposals.append(proposal)
             pilots.append(self._draw(proposal, self.pilot_size, 0))
         proposal = proposals[best]
-        return proposal._replace(shares=self._allocate(proposal, pilots[best]))
+        return proposal.allocated(pilots[best], self.parts)
 
     def _proposal(self) -> Proposal:
         shares = dict.fromkeys(self.groups, 1 / len(self.groups))
@@ -391,26 +409,6 @@ class _Work:
         else:
             uniforms = self.rng.random(shape)
         return proposal.evaluated(self._evaluate(draw_from(proposal.pieces, uniforms)), replicate)
-
-    def _allocate(self, proposal: Proposal, pilot: Draws) -> dict[Part, float]:
-        """Shares of the groups that minimise the variance of the pilot's own estimate.
-
-        With h the squared influence of a draw the variance is Σ h/q, convex in the shares; the
-        update below is its fixed point.
-        """
-        influence = sum(x**2 for x in influences(pilot, self.parts))
-        log_groups = [group.log_density(pilot.positions) for group in proposal.groups.values()]
-        ratios = np.exp(np.minimum(np.stack(log_groups) - pilot.log_proposal, 500.0))
-        log_prior = mixtures.log_density(proposal.prior, pilot.positions)
-        prior = PRIOR_SHARE * np.exp(log_prior - pilot.log_proposal)
-        shares = np.fromiter(proposal.shares.values(), float)
-        for _ in range(30):
-            mix = (1 - PRIOR_SHARE) * shares @ ratios + prior
-            gains = (ratios * (influence / mix**2)).sum(axis=1)
-            shares = shares * np.sqrt(np.maximum(gains, 1e-300))
-            shares = shares / shares.sum()
-        shares = np.maximum(shares, min(MIN_GROUP_SHARE, 0.5 / shares.size))
-        return dict(zip(proposal.groups, (shares / shares.sum()).tolist(), strict=True))
 
     # --- integrate ---
 

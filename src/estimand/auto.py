@@ -53,13 +53,13 @@ _MENDABLE = (
 class Auto(Settings):
     """Chooses the route by the program, and takes another one where the first cannot be trusted.
 
-    Continuous programs go through `AdaptiveIS`, in standardised coordinates and, where its own
-    checks do not pass and a prior scale is itself unknown, in the model's own ones. Outputs that
-    no mixture fits, and programs with discrete sites, are estimated by `TABI` with independent
-    islands of `SMC`, whose error is that between islands: coarser, and honest. Above 20 dimensions
-    it is `BridgeSampling` of NUTS chains, which cannot see a mode that no chain visits, compared
-    with `PosteriorBridge` while the budget lasts. Routes that contradict each other say so in the
-    status, and the estimate's notes say which output went which way.
+    Programs go through `AdaptiveIS`, in standardised coordinates and, where its own checks do not
+    pass and a prior scale is itself unknown, in the model's own ones. Outputs that no mixture
+    fits, and programs with discrete sites that are no integers, are estimated by `TABI` with
+    independent islands of `SMC`, whose error is that between islands: coarser, and honest. Above
+    20 continuous dimensions it is `BridgeSampling` of NUTS chains, which cannot see a mode that no
+    chain visits, compared with `PosteriorBridge` while the budget lasts. Routes that contradict
+    each other say so in the status, and the estimate's notes say which output went which way.
 
     Args:
         relative_error: standard error to reach, relative to the value.
@@ -101,11 +101,11 @@ class _Journey:
         self.notes: list[str] = []
 
     def run(self) -> Run:
-        sites = self.density.layout.discrete_sites
-        if sites:
+        layout = self.density.layout
+        if not layout.is_spreadable:
             outputs = tuple(range(self.density.num_outputs))
             run = self._by_islands(outputs)
-            self.notes.append(f"by islands of SMC: site {sites[0]!r} is discrete")
+            self.notes.append(f"by islands of SMC: site {layout.discrete_sites[0]!r} is discrete")
             return self._finished(run, list(map(self._judged, run.figures)))
         has_varying_scales = self.density.has_varying_scales()
         is_event = self.density.has_comparisons
@@ -131,7 +131,7 @@ class _Journey:
         return self._counted(method.run(self._next_key(), self.density))
 
     def _take_last_route(self, figures: list[Figures], weak: tuple[int, ...]) -> None:
-        if self.density.dimension <= MAX_ISLAND_DIMENSION:
+        if self.density.dimension <= MAX_ISLAND_DIMENSION or self.density.layout.has_integers:
             run = self._by_islands(weak)
             self._take(figures, self._spread(run.figures, weak), "islands of SMC")
             return
@@ -158,7 +158,7 @@ class _Journey:
     def _by_parts(self, route: Any, outputs: tuple[int, ...]) -> Run:
         say(Progress(f"by {type(route).__name__}", self.spent, self.settings.max_evaluations))
         density = self.density
-        if not density.layout.discrete_sites:
+        if not density.layout.has_integers:
             density = density.standardised()
         run = TABI(route).run(self._next_key(), density, outputs)
         return self._counted(in_plain_coordinates(run, density))
@@ -252,7 +252,9 @@ class _Journey:
 
 def _is_better(one: Figures, other: Figures) -> bool:
     def key(figures: Figures) -> tuple:
-        has_error = math.isfinite(figures.standard_error)
-        return not has_error, gravity(figures.status), figures.standard_error
+        has_error, status = math.isfinite(figures.standard_error), figures.status
+        # Few effective draws and too large an error are the same lack.
+        grave = gravity(Status.low_ess if status is Status.not_converged else status)
+        return not has_error, grave, figures.standard_error
 
     return key(one) < key(other)

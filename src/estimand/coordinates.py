@@ -2,7 +2,8 @@
 
 Plain coordinates are NumPyro's unconstrained ones. Standardised coordinates are (x − location) /
 scale where a prior has these: the "non-centred" parametrisation. Where a support has an edge they
-are stretched, so that a density which ends at the edge has the tails of a normal law.
+are stretched, so that a density which ends at the edge has the tails of a normal law. Spread
+coordinates are real numbers for integers too: each value has an interval of length one.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ from numpyro.distributions.transforms import (
     ExpTransform,
     LowerCholeskyAffine,
     ParameterFreeTransform,
+    Transform,
 )
 
 from estimand.program import (
@@ -46,6 +48,7 @@ class Coordinates:
     start: int
     shape: tuple[int, ...]
     is_transformed: bool
+    is_spreadable: bool
 
     @property
     def stop(self) -> int:
@@ -65,6 +68,7 @@ class Layout:
     output: Output | None
     sites: tuple[Coordinates, ...]
     is_standardised: bool = False
+    is_spread: bool = False
 
     @property
     def dimension(self) -> int:
@@ -72,17 +76,34 @@ class Layout:
 
     @functools.cached_property
     def num_continuous(self) -> int:
-        return sum(math.prod(site.shape) for site in self.sites if not site.latent.is_discrete)
+        return sum(math.prod(site.shape) for site in self.sites if self.is_continuous(site))
+
+    def is_continuous(self, site: Coordinates) -> bool:
+        """Whether the coordinates of a site are real numbers."""
+        return self.is_spread or not site.latent.is_discrete
 
     @property
     def discrete_sites(self) -> tuple[str, ...]:
-        return tuple(site.latent.name for site in self.sites if site.latent.is_discrete)
+        return tuple(site.latent.name for site in self.sites if not self.is_continuous(site))
+
+    @property
+    def has_integers(self) -> bool:
+        """Whether a site has integer values, with whatever coordinates."""
+        return any(site.latent.is_discrete for site in self.sites)
+
+    @property
+    def is_spreadable(self) -> bool:
+        """Whether every discrete site is one of integers."""
+        return all(site.is_spreadable for site in self.sites if site.latent.is_discrete)
 
     @property
     def is_transformed(self) -> np.ndarray:
         """For every coordinate whether it is another one than the model's own."""
         sizes = [math.prod(site.shape) for site in self.sites]
-        return np.repeat([site.is_transformed for site in self.sites], sizes)
+        is_spread = [self.is_spread and site.latent.is_discrete for site in self.sites]
+        return np.repeat([site.is_transformed for site in self.sites], sizes) | np.repeat(
+            np.asarray(is_spread, bool), sizes
+        )
 
     @property
     def edge(self) -> float:
@@ -173,14 +194,73 @@ def standardised_transform(fn: Any) -> Any:
     return transform
 
 
-def unconstrained_value(latent: Latent, site: dict, transform: Callable) -> jax.Array:
+class Numbers(ParameterFreeTransform):
+    """The values of discrete sites as floating-point numbers."""
+
+    domain = constraints.real
+    codomain = constraints.real
+
+    def __call__(self, x: Any) -> Any:
+        return x.astype(jnp.result_type(int))
+
+    def _inverse(self, y: Any) -> Any:
+        return jnp.asarray(y, jnp.result_type(float))
+
+
+class Integers(Transform):
+    """Integers as the integer parts of real numbers, and these in unconstrained coordinates.
+
+    A probability mass function becomes a density of steps, whose integral is the same sum. The
+    inverse is at the given fraction of a value's interval.
+    """
+
+    domain = constraints.real
+    codomain = constraints.real
+
+    def __init__(self, fn: Any, fraction: Any = 0.5):
+        support = getattr(fn.support, "base_constraint", fn.support)
+        lower: Any = 0
+        upper: Any = 1
+        if support is not constraints.boolean:
+            lower, upper = support.lower_bound, getattr(support, "upper_bound", math.inf)
+        dtype = jnp.result_type(float)
+        self.lower, self.upper = (jnp.asarray(end, dtype) for end in (lower, upper))
+        is_bounded = upper is not math.inf
+        ends: Any = (
+            constraints.interval(self.lower, self.upper + 1)
+            if is_bounded
+            else constraints.greater_than(self.lower)
+        )
+        self.numbers = ComposeTransform([Stretch(), biject_to(ends)])
+        self.fraction = fraction
+        # Beyond it neighbours are the same number.
+        self.limit = 2.0 ** jnp.finfo(dtype).nmant
+
+    def __call__(self, x: Any) -> Any:
+        value = jnp.clip(jnp.floor(self.numbers(x)), self.lower, self.upper)
+        return jnp.clip(value, -self.limit, self.limit).astype(jnp.result_type(int))
+
+    def _inverse(self, y: Any) -> Any:
+        return self.numbers.inv(y + jnp.asarray(self.fraction, self.lower.dtype))
+
+    def log_abs_det_jacobian(self, x: Any, y: Any, intermediates: Any = None) -> Any:  # noqa: ARG002
+        number = self.numbers(x)
+        jacobian = self.numbers.log_abs_det_jacobian(x, number)
+        return jnp.where(jnp.abs(number) < self.limit, jacobian, -jnp.inf)
+
+
+def unconstrained_value(site: dict, transform: Any) -> jax.Array:
     """The coordinates of a traced site's value, by the transform of its distribution."""
-    if latent.is_discrete:
-        return jnp.asarray(site["value"])
-    value = transform(site["fn"]).inv(site["value"])
+    value = transform.inv(site["value"])
     # A draw that was rounded onto the edge of its support has infinite coordinates.
     limit = float(np.log(jnp.finfo(value.dtype).max))
     return jnp.nan_to_num(value, nan=jnp.nan, posinf=limit, neginf=-limit)
+
+
+def _has_integers(support: Any) -> bool:
+    base = getattr(support, "base_constraint", support)
+    kinds = (constraints.integer_interval, constraints.integer_greater_than)
+    return base is constraints.boolean or isinstance(base, kinds)
 
 
 def _is_real(support: Any) -> bool:
@@ -207,6 +287,7 @@ def coordinates_of(expectation: Expectation) -> tuple[Coordinates, ...]:
     """Places of the sites in the flat position, continuous ones first."""
     shapes: dict[str, tuple[int, ...]] = {}
     transformed: dict[str, bool] = {}
+    spreadable: dict[str, bool] = {}
 
     def draw(rng_key: jax.Array) -> None:
         with handlers.trace() as sites, drawing_from_prior(rng_key):
@@ -214,9 +295,12 @@ def coordinates_of(expectation: Expectation) -> tuple[Coordinates, ...]:
         for latent in expectation.latents:
             # NumPyro's `biject_to` raises this for a support that it has no bijection to.
             try:
-                value = unconstrained_value(latent, sites[latent.name], plain_transform)
-                shapes[latent.name] = value.shape
-                transformed[latent.name] = not _is_real(sites[latent.name]["fn"].support)
+                site, support = sites[latent.name], sites[latent.name]["fn"].support
+                shapes[latent.name] = latent.shape
+                if not latent.is_discrete:
+                    shapes[latent.name] = unconstrained_value(site, biject_to(support)).shape
+                transformed[latent.name] = not _is_real(support)
+                spreadable[latent.name] = _has_integers(support)
             except NotImplementedError as error:
                 raise ProgramError(
                     f"the support of site {latent.name!r} of program {expectation.name!r} has no "
@@ -227,6 +311,7 @@ def coordinates_of(expectation: Expectation) -> tuple[Coordinates, ...]:
     places, start = [], 0
     for latent in sorted(expectation.latents, key=lambda latent: latent.is_discrete):
         name = latent.name
-        places.append(Coordinates(latent, start, shapes[name], transformed[name]))
+        flags = transformed[name], spreadable[name]
+        places.append(Coordinates(latent, start, shapes[name], *flags))
         start = places[-1].stop
     return tuple(places)

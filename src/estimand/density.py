@@ -24,7 +24,10 @@ from jax.extend.core import jaxprs_in_params
 from numpyro import handlers
 
 from estimand.coordinates import (
+    Coordinates,
+    Integers,
     Layout,
+    Numbers,
     coordinates_of,
     location_scale,
     plain_transform,
@@ -177,15 +180,19 @@ class Density:
         They are the "non-centred" ones: a hierarchy whose scale is itself unknown, a funnel in
         the model's own coordinates, starts from a standard law in these.
         """
-        return self._with_coordinates(True)
+        return self._with_layout(is_standardised=True)
 
-    def _with_coordinates(self, is_standardised: bool) -> Density:
-        layout = dataclasses.replace(self.layout, is_standardised=is_standardised)
-        return dataclasses.replace(self, layout=layout)
+    def spread(self) -> Density:
+        """The same with real numbers as coordinates of integer sites; see `Integers`."""
+        return self._with_layout(is_spread=self.layout.has_integers)
+
+    def _with_layout(self, **flags: Any) -> Density:
+        return dataclasses.replace(self, layout=dataclasses.replace(self.layout, **flags))
 
     def in_plain_coordinates(self, positions: jax.Array) -> jax.Array:
         """Positions, one per row, as the density that is not standardised has them."""
-        return _in_plain_coordinates(self, positions) if self.layout.is_standardised else positions
+        is_plain = not (self.layout.is_standardised or self.layout.is_spread)
+        return positions if is_plain else _in_plain_coordinates(self, positions)
 
     def has_varying_scales(self) -> bool:
         """Whether standardised coordinates depend on other sites in more than their location."""
@@ -249,8 +256,11 @@ class Density:
 
     def draw_with_outputs(self, rng_key: jax.Array) -> tuple[jax.Array, Terms, SignedLog]:
         """An exact draw from the prior with its terms and outputs, in one evaluation."""
-        position = self._unconstrain(self._trace(None, rng_key)[0])
+        position = self._prior_position(rng_key)
         return position, *self.evaluate(position)
+
+    def _prior_position(self, rng_key: jax.Array) -> jax.Array:
+        return self._unconstrain(self._trace(None, rng_key)[0], jax.random.fold_in(rng_key, 1))
 
     def _log_part(self, outputs: SignedLog) -> jax.Array:
         """log f± of this part's output."""
@@ -281,7 +291,7 @@ class Density:
 
     def draw_prior(self, rng_key: jax.Array) -> tuple[jax.Array, Terms]:
         """An exact draw from the prior, and its terms, in one evaluation."""
-        position = self._unconstrain(self._trace(None, rng_key)[0])
+        position = self._prior_position(rng_key)
         return position, self.terms(position)
 
     def terms_at(self, values: dict[str, jax.Array]) -> tuple[jax.Array, Terms]:
@@ -393,9 +403,7 @@ class Density:
             if place is None or site["type"] != "sample":
                 return None
             value = place.take(position)
-            if place.latent.is_discrete:
-                return value.astype(jnp.result_type(int))
-            transform = self._transform(site["fn"])
+            transform = self._transform(site["fn"], place)
             # A site inside numpyro's scan is asked for one step at a time.
             step = site["infer"].get("_scan_current_index")
             if step is not None:
@@ -420,26 +428,34 @@ class Density:
             if site["scale"] is not None:
                 # The prior is what prior draws have; a scale on top of it is the likelihood's.
                 log_likelihood += jnp.sum((site["scale"] - 1) * log_prob)
-            if position is not None and not place.latent.is_discrete:
-                jacobian = self._transform(fn).log_abs_det_jacobian
+            if position is not None and self.layout.is_continuous(place):
+                jacobian = self._transform(fn, place).log_abs_det_jacobian
                 log_prior += jnp.sum(jacobian(place.take(position), site["value"]))
         for site in sites.values():
             if site["type"] == "sample" and site["is_observed"]:
-                log_prob = site["fn"].log_prob(site["value"])
+                # NumPyro compares data in NumPy with bounds that may be traced.
+                log_prob = site["fn"].log_prob(jnp.asarray(site["value"]))
                 scaled = log_prob if site["scale"] is None else site["scale"] * log_prob
                 log_likelihood += jnp.sum(scaled)
         return log_prior, log_likelihood
 
-    def _unconstrain(self, sites: dict) -> jax.Array:
+    def _unconstrain(self, sites: dict, rng_key: jax.Array | None = None) -> jax.Array:
+        """The position of a trace, with integers at random in their intervals if there is a key."""
         pieces = [jnp.zeros(0, jnp.result_type(float))]
         for place in self.layout.sites:
             site = sites[place.latent.name]
-            value = unconstrained_value(place.latent, site, self._transform)
+            fraction: Any = 0.5
+            if rng_key is not None and self.layout.is_spread:
+                key = jax.random.fold_in(rng_key, place.start)
+                fraction = jax.random.uniform(key, place.latent.shape)
+            value = unconstrained_value(site, self._transform(site["fn"], place, fraction))
             pieces.append(jnp.ravel(value))
         return jnp.concatenate([piece.astype(pieces[0].dtype) for piece in pieces])
 
-    def _transform(self, fn: Any) -> Any:
+    def _transform(self, fn: Any, place: Coordinates, fraction: Any = 0.5) -> Any:
         """The map from a site's coordinates to its value."""
+        if place.latent.is_discrete:
+            return Integers(fn, fraction) if self.layout.is_spread else Numbers()
         if self.layout.is_standardised:
             return standardised_transform(without_mask(fn))
         return plain_transform(fn)
@@ -449,7 +465,7 @@ class Density:
 def _in_plain_coordinates(density: Density, positions: jax.Array) -> jax.Array:
     def one(position: jax.Array) -> jax.Array:
         sites, _ = density._trace(density._substitution(position))
-        return density._with_coordinates(False)._unconstrain(sites)
+        return density._with_layout(is_standardised=False, is_spread=False)._unconstrain(sites)
 
     return jax.lax.map(one, positions, batch_size=min(10_000, positions.shape[0]))
 
@@ -485,7 +501,7 @@ def _reading(layout: Layout, avals: tuple, dtype: Any) -> Reading:
 @jax.jit
 def _margins(density: Density, rng_keys: jax.Array) -> jax.Array:
     def one(rng_key: jax.Array) -> jax.Array:
-        position = density._unconstrain(density._trace(None, rng_key)[0])
+        position = density._prior_position(rng_key)
         reading = density._reading
         assert reading is not None
         return reading.margins(position, density.arrays)[1]

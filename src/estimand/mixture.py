@@ -487,5 +487,6 @@ def _spread_starts(
     for _ in range(count - 1):
         distance = np.minimum(distance, np.sum((points - starts[-1]) ** 2, axis=1))
         chance = weights * distance
+        chance = chance if chance.any() else weights  # fewer different points than starts
         starts.append(points[rng.choice(points.shape[0], p=chance / chance.sum())])
     return np.stack(starts)

@@ -6,11 +6,13 @@ from typing import NamedTuple
 
 import numpy as np
 
-from estimand.importance import Draws, Found, Part
+from estimand import mixture as mixtures
+from estimand.importance import Draws, Found, Part, influences
 from estimand.mixture import Mixture
 from estimand.warp import Warped
 
 PRIOR_SHARE = 0.08
+MIN_GROUP_SHARE = 0.05
 # Islands whose log Z lags behind the largest one by more than this are not fitted to.
 MAX_LAG = 10.0
 # Components, the heaviest first, that serve as control variates.
@@ -78,3 +80,24 @@ class Proposal(NamedTuple):
         largest = np.argsort(weights)[-MAX_CONTROLS:]
         controls = (shares - weights)[:, largest]
         return Draws(*found, log_proposal, np.full(len(found[0]), replicate), controls)
+
+    def allocated(self, pilot: Draws, parts: list[Part]) -> Proposal:
+        """The same with the shares that minimise the variance of the pilot's own estimate.
+
+        With h the squared influence of a draw the variance is Σ h/q, convex in the shares; the
+        update below is its fixed point.
+        """
+        influence = sum(x**2 for x in influences(pilot, parts))
+        log_groups = [group.log_density(pilot.positions) for group in self.groups.values()]
+        ratios = np.exp(np.minimum(np.stack(log_groups) - pilot.log_proposal, 500.0))
+        log_prior = mixtures.log_density(self.prior, pilot.positions)
+        prior = PRIOR_SHARE * np.exp(log_prior - pilot.log_proposal)
+        shares = np.fromiter(self.shares.values(), float)
+        for _ in range(30):
+            mix = (1 - PRIOR_SHARE) * shares @ ratios + prior
+            gains = (ratios * (influence / mix**2)).sum(axis=1)
+            shares = shares * np.sqrt(np.maximum(gains, 1e-300))
+            shares = shares / shares.sum()
+        shares = np.maximum(shares, min(MIN_GROUP_SHARE, 0.5 / shares.size))
+        shares = shares / shares.sum()
+        return self._replace(shares=dict(zip(self.groups, shares.tolist(), strict=True)))

@@ -92,7 +92,7 @@ class SMC(Settings):
         if self.kernel is not None:
             return self.kernel
         is_small = density.layout.num_continuous <= 6
-        return RandomWalk() if is_small or density.layout.discrete_sites else MALA()
+        return RandomWalk() if is_small or density.layout.has_integers else MALA()
 
     def check(self, density: Density) -> None:
         density.require_prior("SMC")
