@@ -83,6 +83,27 @@ def test_intervals_of_tabi_cover(name: str, estimator: Any, rng_key: jax.Array) 
     assert_coverage(lows, highs, problem.value, 0.95)
 
 
+def test_errors_between_few_replicates_have_students_t() -> None:
+    rng = np.random.default_rng(0)
+    islands = [evidence(rng.normal(size=100))._replace(degrees=7.0) for _ in range(2)]
+    steady = evidence(rng.normal(size=100))
+    assert math.isinf(combine(steady, None, steady).degrees)
+    variances = [float(item.relative_variance) for item in (*islands, steady)]
+    # One sign: the value is the ratio, and relative variances add up.
+    np.testing.assert_allclose(
+        combine(islands[0], None, islands[1]).degrees,
+        7 * sum(variances[:2]) ** 2 / sum(v**2 for v in variances[:2]),
+    )
+    alone = combine(islands[0], None, steady)
+    np.testing.assert_allclose(
+        alone.degrees, 7 * (variances[0] + variances[2]) ** 2 / variances[0] ** 2
+    )
+    result = ep.estimate_expectation(
+        bound("figure1"), ep.TABI(ep.SMC(num_particles=100, num_islands=4)), throw=False
+    )
+    assert 3 <= result.run.figures[0].degrees <= 9
+
+
 def make_estimate(expectation: ep.Expectation, figures: Any) -> ep.Estimate:
     from estimand.methods import Run
 

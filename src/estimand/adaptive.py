@@ -488,6 +488,7 @@ class _Work:
             return evidence
         return evidence._replace(
             log_z=jnp.asarray(controlled_log_mean(draws, part)),
+            degrees=self.settings.num_replicates - 1.0,
             relative_variance=jnp.asarray(
                 part_variance(draws, part) + self.unseen.get(part, 0.0) ** 2
             ),

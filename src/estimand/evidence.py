@@ -79,7 +79,8 @@ class Evidence(NamedTuple):
     """An estimate of Z = ∫ density, as arrays that can be jitted and vmapped over.
 
     `log_weights` are those of the samples at `positions`; their mean is Ẑ. The counts are per
-    sample. The properties below are for people: they need concrete values.
+    sample. `degrees` are those of Student's t where the variance comes from few replicates. The
+    properties below are for people: they need concrete values.
     """
 
     log_z: jax.Array
@@ -90,6 +91,7 @@ class Evidence(NamedTuple):
     gradients: jax.Array
     invalid: jax.Array
     trace: Trace | None = None
+    degrees: jax.Array | float = math.inf
 
     @property
     def ess(self) -> float:

@@ -219,10 +219,12 @@ def combine(plus: Evidence | None, minus: Evidence | None, z2: Evidence) -> Figu
         return below_the_smallest_number(log_plus, log_minus)
     sizes = [math.exp(float(part.log_z) - log_scale) for part in with_mass]
     relative = math.exp(log_plus - log_scale) - math.exp(log_minus - log_scale)
-    variance = relative**2 * float(z2.relative_variance) + sum(
-        size**2 * float(part.relative_variance) for size, part in zip(sizes, with_mass, strict=True)
-    )
-    error = math.sqrt(variance)
+    # What each part adds to the variance, and the degrees of freedom of its error.
+    pieces = [
+        (size**2 * float(part.relative_variance), float(part.degrees))
+        for size, part in zip((relative, *sizes), (z2, *with_mass), strict=True)
+    ]
+    error = math.sqrt(sum(variance for variance, _ in pieces))
     # An untrusted part does not matter while the other parts' error dwarfs all of it.
     material = [part for size, part in zip(sizes, with_mass, strict=True) if size > 0.5 * error]
     statuses = [part.status for part in (z2, *material)]
@@ -233,7 +235,15 @@ def combine(plus: Evidence | None, minus: Evidence | None, z2: Evidence) -> Figu
         magnitude=sum(sizes) * scale,
         status=figures.status if figures.status is Status.nan_density else worst(statuses),
         is_log_scale=len(with_mass) == 1,
+        degrees=_joint_degrees(pieces),
     )
+
+
+def _joint_degrees(pieces: list[tuple[float, float]]) -> float:
+    """Degrees of freedom of a sum of variances that have their own (Satterthwaite)."""
+    total = sum(variance for variance, _ in pieces)
+    spread = sum(variance**2 / degrees for variance, degrees in pieces)
+    return total**2 / spread if 0 < spread < math.inf else math.inf
 
 
 def below_the_smallest_number(log_z1_plus: float, log_z1_minus: float) -> Figures:

@@ -158,6 +158,7 @@ def _islands(
         clouds.gradients,
         clouds.invalid,
         Trace(clouds.betas, clouds.acceptance, None, None),
+        settings.num_islands - 1.0 if settings.num_islands > 1 else math.inf,
     )
 
 
