@@ -1,2 +1,213 @@
+"""docs/calibration.md from the record: tables, and every cell that fails with its reason."""
+
+import json
+import math
+from typing import NamedTuple
+
+from calibration_cells import BUDGETS, CELLS, LEVELS, METHODS
+from calibration_summary import FAILURE_RATE, failures, pooled, tests_of
+from known import ROOT
+
+PAGE = ROOT / "docs" / "calibration.md"
+MARKS = "<!-- from the record -->", "<!-- end -->"
+KINDS = {
+    "false trust": "status `ok` although wrong, in more than 1 % of the runs with `ok`",
+    "short": "intervals that cover too seldom",
+    "wide": "intervals that cover too often",
+    "biased": "the mean of Ẑ/Z is not 1",
+    "error": "an exception",
+}
+
+
+class Reason(NamedTuple):
+    """Why cells of a kind fail; no problems or methods named means all of them."""
+
+    kind: str
+    text: str
+    methods: tuple[str, ...] = ()
+    problems: tuple[str, ...] = ()
+
+    def explains(self, kind, row):
+        return (
+            kind == self.kind
+            and (not self.methods or row["method"] in self.methods)
+            and (not self.problems or row["problem"] in self.problems)
+        )
+
+
+REASONS: tuple[Reason, ...] = ()
+
+
+def reason_of(kind, row):
+    """The first that explains a failure, or None."""
+    return next((item for item in REASONS if item.explains(kind, row)), None)
+
+
+def unexplained(rows):
+    """Failures that no reason explains, as (kind, row)."""
+    found = ((kind, row) for row, kinds in failures(rows) for kind in kinds)
+    return [(kind, row) for kind, row in found if reason_of(kind, row) is None]
+
+
+# --- tables ---
+
+
+def _table(columns, rows):
+    lines = [columns, ["---"] * len(columns), *rows]
+    return "\n".join(f"| {' | '.join(map(str, line))} |" for line in lines)
+
+
+def _share(count, of, digits=1):
+    return f"{100 * count / of:.{digits}f}" if of else "–"
+
+
+def _number(value):
+    return f"{value:.2f}" if math.isfinite(value) else "–"
+
+
+def _figures(total):
+    """What the tables say of one row or of several added up."""
+    ok = total["ok"]
+    return [
+        f"{total['runs']:,}",
+        _share(ok, total["runs"]),
+        *(_share(count, ok) for count in total["covered"].values()),
+        _number(total.get("reported_over_empirical", math.nan)),
+        _share(total["wrong_ok"], ok, 2),
+        _share(total["right_not_ok"], total["right"]),
+    ]
+
+
+COLUMNS = (
+    *("runs", "`ok` %", *(f"{level:.0%}" for level in LEVELS)),
+    *("reported / empirical", "false trust %", "needless refusal %"),
+)
+
+
+def by_method(rows):
+    lines = [[f"`{m}`", budget, *_figures(total)] for m, budget, total in pooled(rows)]
+    return _table(["method", "budget", *COLUMNS], lines)
+
+
+def of_method(rows, method):
+    lines = []
+    for row in rows:
+        if row["method"] == method and "runs" in row:
+            output = f"[{row['output']}]" if _has_outputs(rows, row["problem"]) else ""
+            lines.append([f"{row['problem']}{output}", row["budget"], *_figures(row)])
+    return _table(["problem", "budget", *COLUMNS], lines)
+
+
+def _has_outputs(rows, problem):
+    return any(row["problem"] == problem and row.get("output", 0) > 0 for row in rows)
+
+
+# --- words ---
+
+
+def _name(rows, row):
+    output = f"[{row['output']}]" if _has_outputs(rows, row["problem"]) and "output" in row else ""
+    return f"{row['problem']}{output}"
+
+
+def _listed(rows, found):
+    """Cells by method and problem, with the budgets at which they fail."""
+    places = {}
+    for row in found:
+        names = places.setdefault(row["method"], {})
+        names.setdefault(_name(rows, row), []).append(row["budget"])
+    lines = []
+    for method, names in places.items():
+        said = (
+            name if len(budgets) == len(BUDGETS) else f"{name} ({', '.join(budgets)})"
+            for name, budgets in names.items()
+        )
+        lines.append(f"  - `{method}`: {', '.join(said)}")
+    return "\n".join(lines)
+
+
+def failing(rows):
+    """Every failure under its reason, by kind."""
+    found = list(failures(rows))
+    parts = []
+    for kind, title in KINDS.items():
+        mine = [row for row, kinds in found if kind in kinds]
+        if not mine:
+            parts.append(f"### {kind.capitalize()}: none\n\nNo cell has {title}.")
+            continue
+        groups = {}
+        for row in mine:
+            groups.setdefault(reason_of(kind, row), []).append(row)
+        lines = [f"### {kind.capitalize()}: {len(mine)}\n\n{title[0].upper()}{title[1:]}.\n"]
+        for reason, group in groups.items():
+            text = reason.text if reason else "Not explained."
+            lines.append(f"- {text}\n\n{_listed(rows, group)}\n")
+        parts.append("\n".join(lines).rstrip())
+    return "\n\n".join(parts)
+
+
+def not_run(record):
+    rows = record["results"]
+    lines = [f"- {name}: {why}." for name, why in record["left_out"].items()]
+    slow = [row for row in rows if "slow" in row]
+    if slow:
+        lines.append(f"- Too slow for {record['min_runs']} runs:\n\n{_listed(rows, slow)}\n")
+    refused = [row for row in rows if "refused" in row]
+    if refused:
+        lines.append(f"- Refused by the method, with an error:\n\n{_listed(rows, refused)}\n")
+    done = {(row["method"], row["problem"], row["budget"]) for row in rows}
+    missing = [
+        {"method": method, "problem": problem, "budget": budget}
+        for method in METHODS
+        for problem in CELLS
+        if problem not in record["left_out"]
+        for budget in BUDGETS
+        if (method, problem, budget) not in done
+    ]
+    if missing:
+        lines.append(f"- Not reached in the time that there was:\n\n{_listed(rows, missing)}\n")
+    return "\n".join(lines).rstrip()
+
+
+def _machines(record):
+    said = []
+    for item in record["environments"]:
+        names = ("python", "jax", "numpyro", "numpy")
+        versions = ", ".join(f"{name} {item[name]}" for name in names)
+        said.append(f"{item['cpu_count']} cores, {item['device']} ({versions})")
+    return "; ".join(said)
+
+
+def page(record):
+    """What docs/calibration.md has between its marks."""
+    rows = record["results"]
+    tests = sum(1 for row in rows for _ in tests_of(row))
+    cells = {(row["method"], row["problem"], row["budget"]) for row in rows if "runs" in row}
+    runs = sum(row["runs"] for row in rows if row.get("output") == 0)
+    failed = {(r["method"], r["problem"], r["budget"]) for r, _ in failures(rows)}
+    intro = (
+        f"{len(cells):,} cells with {runs:,} runs; {tests:,} tests share a false-alarm rate of "
+        f"{FAILURE_RATE:.0%}. {len(failed)} cells fail. Run on {_machines(record)}, "
+        f"{record['seconds'] / 3600:.1f} hours of one core."
+    )
+    return "\n\n".join(
+        [
+            intro,
+            "## By method and budget",
+            by_method(rows),
+            "## The default method, by problem",
+            of_method(rows, "Auto"),
+            "## What fails, and why",
+            failing(rows),
+            "## What was not run",
+            not_run(record),
+        ]
+    )
+
+
 def write_page(path):
-    pass
+    """Writes the page from a record."""
+    text = page(json.loads(path.read_text()))
+    before, rest = PAGE.read_text().split(MARKS[0])
+    after = rest.split(MARKS[1])[1]
+    PAGE.write_text(f"{before}{MARKS[0]}\n\n{text}\n\n{MARKS[1]}{after}")
