@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 export NO_MKDOCS_2_WARNING := 1
 STAMP := $(VENV)/.installed
 
-.PHONY: install demo test test-slow lint types docs benchmarks peers experiments experiments-quick clean
+.PHONY: install demo test test-slow lint types docs benchmarks calibrate peers experiments experiments-quick clean
 
 install: $(STAMP)
 
@@ -37,6 +37,12 @@ docs: install
 
 benchmarks: install
 	$(BIN)/python benchmarks/run.py
+
+# An hour and a half on two cores; it can be interrupted and goes on: make calibrate PROCESSES=8
+PROCESSES ?= 2
+calibrate: install
+	$(BIN)/python benchmarks/calibration.py --processes=$(PROCESSES)
+	$(BIN)/python benchmarks/calibration.py --write
 
 # Other libraries, in an environment of their own: make peers PEERS="--quick --processes=2"
 PEERS_VENV := .venv-peers

@@ -8,6 +8,7 @@ record, results/calibration.json, is made of the journal, and `--write` makes do
 of the record.
 """
 
+import contextlib
 import json
 import multiprocessing
 import os
@@ -40,12 +41,13 @@ def _task(cell, seeds, seconds):
 
 def read_journal(path):
     """Finished cells by name, the latest of each."""
-    if not path.exists():
-        return {}
-    # A line that an interruption cut short is not one.
-    lines = [line for line in path.read_text().split("\n")[:-1] if line.endswith("}")]
-    rows = map(json.loads, lines)
-    return {Cell(row["method"], row["problem"], row["budget"]): row for row in rows}
+    found = {}
+    for line in path.read_text().splitlines() if path.exists() else ():
+        # An interruption may have cut a line short.
+        with contextlib.suppress(json.JSONDecodeError):
+            row = json.loads(line)
+            found[Cell(row["method"], row["problem"], row["budget"])] = row
+    return found
 
 
 def run_cells(wanted, journal, options):
@@ -63,7 +65,7 @@ def run_cells(wanted, journal, options):
         try:
             for number, future in enumerate(as_completed(tasks, ends)):
                 row = future.result() | {"environment": about}
-                file.write(json.dumps(row) + "\n")
+                file.write("\n" + json.dumps(row) + "\n")
                 file.flush()
                 print(f"{number + 1}/{len(todo)}", *tasks[future], len(row["runs"]), flush=True)
         except (TimeoutError, KeyboardInterrupt):

@@ -112,7 +112,7 @@ def test_runs_of_a_cell() -> None:
     found = list(summary.summaries(json.loads(json.dumps(row))))
     assert found[0]["runs"] == 3
     refused = measured(Cell("TABI(BridgeSampling)", "branching", "small"), 3, 60.0)
-    assert "continuous" in refused["refused"]
+    assert "discrete" in refused["refused"]
     slow = measured(Cell("TABI(ImportanceSampling)", "figure1", "small"), 100, 1e-6)
     assert slow["slow"] > 0
 
