@@ -1,11 +1,11 @@
 """Calibration: every method on every problem with a known answer, at three budgets.
 
 Each cell is a method, a problem and a budget. It is run with the seeds 0, 1, 2, … as long as the
-cell's seconds last, at most as many as it asks for; a cell that cannot make 20 runs in that
-time is left out, and the record says how long a run takes. A finished cell is added to the journal
-(build/calibration.jsonl) at once, and a later run goes on from there; --fresh begins again. The
-record, results/calibration.json, is made of the journal, and `--write` makes docs/calibration.md
-of the record.
+cell's seconds of the processor last, at most as many as it asks for; a cell that cannot make 20
+runs in three times these is left out, and the record says so. A finished cell is added to the
+journal (build/calibration.jsonl) at once, and a later run goes on from there; --fresh begins again.
+The record, results/calibration.json, is made of the journal, and `--write` makes
+docs/calibration.md of the record.
 """
 
 import contextlib
@@ -31,12 +31,17 @@ def _one_thread():
     os.environ.setdefault("XLA_FLAGS", flags)
 
 
+_last: list[str] = []
+
+
 def _task(cell, seeds, seconds):
     import jax
 
-    found = measured(cell, seeds, seconds)
-    jax.clear_caches()
-    return found
+    if _last != [cell.problem]:
+        # Nothing compiled serves another problem, and a process meets many.
+        jax.clear_caches()
+        _last[:] = [cell.problem]
+    return measured(cell, seeds, seconds)
 
 
 def read_journal(path):
@@ -86,6 +91,7 @@ def main(argv=None):
     found = parser(__doc__, processes=True)
     found.add_argument("--methods", help="some of them, separated by semicolons")
     found.add_argument("--problems", help=f"some of {','.join(CELLS)}")
+    found.add_argument("--budgets", help=f"some of {','.join(BUDGETS)}")
     found.add_argument("--journal", help="another file than build/calibration.jsonl")
     found.add_argument("--minutes", type=float, help="stop after so many")
     found.add_argument("--scale", type=float, default=1.0, help="times the seconds of every cell")
@@ -104,10 +110,13 @@ def main(argv=None):
     if options.problems:
         problems = options.problems.split(",")
     methods = options.methods.split(";") if options.methods else list(METHODS)
-    for name, known_names in [(n, CELLS) for n in problems] + [(n, METHODS) for n in methods]:
-        if name not in known_names:
-            found.error(f"no {name!r}; there are {', '.join(known_names)}")
     budgets = BUDGETS[:1] if options.quick else BUDGETS
+    if options.budgets:
+        budgets = options.budgets.split(",")
+    for names, there_are in ((problems, CELLS), (methods, METHODS), (budgets, BUDGETS)):
+        for name in names:
+            if name not in there_are:
+                found.error(f"no {name!r}; there are {', '.join(there_are)}")
     run_cells(cells(methods, problems, budgets), journal, options)
     path = RESULTS / f"calibration{quick}.json"
     record = write_record(path, read_journal(journal).values())

@@ -2,6 +2,7 @@
 
 import functools
 import math
+import statistics
 import time
 from typing import NamedTuple
 
@@ -12,6 +13,7 @@ import estimand as ep
 BUDGETS = ("small", "medium", "large")
 LEVELS = (0.5, 0.8, 0.95, 0.99)
 MIN_RUNS = 20
+PATIENCE = 3
 
 LEFT_OUT = {
     "radon": "a run of the default method takes 10 s; 20 of them are in accuracy.json",
@@ -103,51 +105,47 @@ class Cell(NamedTuple):
 
 
 def cells(methods, problems, budgets=BUDGETS):
-    """All of them at one budget after the other, the dear ones first."""
-    found = [
+    """Problem by problem, so that what is compiled for one cell serves the next."""
+    return [
         Cell(method, problem, budget)
-        for budget in budgets
-        for method in sorted(methods, key=lambda name: -METHODS[name].seconds)
         for problem in problems
         if problem not in LEFT_OUT
+        for method in methods
+        for budget in budgets
     ]
-    return sorted(found, key=lambda cell: cell.budget != "medium")
 
 
 # --- the runs of one cell ---
 
 
 def measured(cell, seeds, seconds, min_runs=MIN_RUNS):
-    """The runs of a cell as columns, or why there are none."""
+    """The runs of a cell, or why there are none. Seconds are of the processor.
+
+    The first run, which compiles, is not counted in; more than the seconds are taken where
+    `min_runs` need them, up to `PATIENCE` times as many.
+    """
     found = {**cell._asdict(), "settings": repr(cell.settings), "runs": []}
-    problem, longest, started = known(cell.problem), 0.0, time.perf_counter()
+    problem, taken = known(cell.problem), []
     try:
         for seed in range(seeds):
-            began = time.perf_counter()
+            began = time.process_time()
             result = ep.estimate_expectation(
                 problem.expectation, cell.settings, rng_key=seed, throw=False
             )
             found["runs"].append(_numbers(result, problem))
-            if seed == 0:
-                # The first run compiles; what it takes is told apart.
-                found["first_seconds"], started = time.perf_counter() - began, time.perf_counter()
-                if found["first_seconds"] - result.compile_seconds > seconds:
-                    break
-                continue
-            longest = max(longest, time.perf_counter() - began)
-            if seed == 1 and longest * min_runs > 2 * max(seconds, 5.0):
-                break
-            if time.perf_counter() - started + longest > seconds and seed + 1 >= min_runs:
+            taken.append(time.process_time() - began)
+            spent, count = sum(taken[1:]), len(taken)
+            if spent > seconds and (count >= min_runs or spent > PATIENCE * seconds):
                 break
     except ep.ProgramError as error:
         found["refused"] = str(error)
     except Exception as error:  # noqa: BLE001  (what a method must not do is what is looked for)
         found["error"] = f"{type(error).__name__}: {error}"
     else:
-        count = len(found["runs"])
-        found["seconds"] = (time.perf_counter() - started) / max(count - 1, 1)
-        if count < min(min_runs, seeds):
-            found["slow"] = found["seconds"] if count > 1 else found["first_seconds"]
+        found["first_seconds"] = taken[0]
+        found["seconds"] = statistics.median(taken[1:] or taken)
+        if len(taken) < min(min_runs, seeds):
+            found["slow"] = found["seconds"]
     return found
 
 

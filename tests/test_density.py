@@ -555,6 +555,15 @@ def test_discrete_prior_draws(rng_key: jax.Array) -> None:
 # Integers as real numbers ------------------------------------------------------------------------
 
 
+def test_integers_are_a_pytree() -> None:
+    integers = Integers(dist.DiscreteUniform(3, 5), 0.25)
+    leaves, structure = jax.tree.flatten(integers)
+    again = jax.tree.unflatten(structure, leaves)
+    x = np.linspace(-3.0, 3.0, 50)
+    np.testing.assert_array_equal(again(x), integers(x))
+    np.testing.assert_allclose(again.inv(again(x)), integers.inv(integers(x)))
+
+
 def integers(y: Any) -> Any:
     count = numpyro.sample("count", dist.Poisson(jnp.array([0.7, 3.0])).to_event(1))
     flag = numpyro.sample("flag", dist.Bernoulli(0.3))

@@ -243,6 +243,10 @@ class Integers(Transform):
     def _inverse(self, y: Any) -> Any:
         return self.numbers.inv(y + jnp.asarray(self.fraction, self.lower.dtype))
 
+    def tree_flatten(self) -> tuple:
+        leaves = self.numbers, self.lower, self.upper, self.fraction
+        return leaves, (("numbers", "lower", "upper", "fraction"), {"limit": self.limit})
+
     def log_abs_det_jacobian(self, x: Any, y: Any, intermediates: Any = None) -> Any:  # noqa: ARG002
         number = self.numbers(x)
         jacobian = self.numbers.log_abs_det_jacobian(x, number)
