@@ -14,7 +14,7 @@ import multiprocessing
 import os
 from concurrent.futures import ProcessPoolExecutor, as_completed
 
-from calibration_cells import BUDGETS, CELLS, METHODS, Cell, cells, measured
+from calibration_cells import BUDGETS, CELLS, METHODS, Cell, batches, cells, measured
 from calibration_page import write_page
 from calibration_summary import show_summary, write_record
 from known import ROOT
@@ -31,17 +31,17 @@ def _one_thread():
     os.environ.setdefault("XLA_FLAGS", flags)
 
 
-_last: list[str] = []
-
-
-def _task(cell, seeds, seconds):
+def _task(batch, journal, about, options):
+    """Runs some cells, each of which is in the journal, by one write, as soon as it is finished."""
     import jax
 
-    if _last != [cell.problem]:
-        # Nothing compiled serves another problem, and a process meets many.
-        jax.clear_caches()
-        _last[:] = [cell.problem]
-    return measured(cell, seeds, seconds)
+    for cell in batch:
+        row = measured(cell, *limits(cell, options)) | {"environment": about}
+        with journal.open("ab", buffering=0) as file:
+            file.write(f"\n{json.dumps(row)}\n".encode())
+        print(*cell, len(row["runs"]), flush=True)
+    # A process meets many problems.
+    jax.clear_caches()
 
 
 def read_journal(path):
@@ -59,20 +59,17 @@ def run_cells(wanted, journal, options):
     """Runs the cells that the journal does not have with these settings, and adds them to it."""
     kept = read_journal(journal)
     done = {cell for cell, row in kept.items() if row["settings"] == repr(cell.settings)}
-    todo = [cell for cell in wanted if cell not in done]
+    todo = batches(cell for cell in wanted if cell not in done)
     journal.parent.mkdir(parents=True, exist_ok=True)
-    about = environment()
     ends = 60 * options.minutes if options.minutes else None
     _one_thread()
     spawn = multiprocessing.get_context("spawn")
-    with journal.open("a") as file, ProcessPoolExecutor(options.processes, spawn) as pool:
-        tasks = {pool.submit(_task, cell, *limits(cell, options)): cell for cell in todo}
+    with ProcessPoolExecutor(options.processes, spawn) as pool:
+        tasks = [pool.submit(_task, batch, journal, environment(), options) for batch in todo]
         try:
-            for number, future in enumerate(as_completed(tasks, ends)):
-                row = future.result() | {"environment": about}
-                file.write("\n" + json.dumps(row) + "\n")
-                file.flush()
-                print(f"{number + 1}/{len(todo)}", *tasks[future], len(row["runs"]), flush=True)
+            for number, task in enumerate(as_completed(tasks, ends)):
+                task.result()
+                print(f"{number + 1} of {len(todo)} batches", flush=True)
         except (TimeoutError, KeyboardInterrupt):
             print("stopped: what is finished is in the journal", flush=True)
             for process in list(pool._processes.values()):

@@ -24,11 +24,15 @@ CELLS = (*PROBLEMS, "normal_excess", "equal_modes_10", "unequal_modes_10")
 
 
 class Method(NamedTuple):
-    """Settings for the three budgets, and what a cell of it may take."""
+    """Settings for the three budgets, and what a cell of it may take.
+
+    Methods of one family share what they compile for a problem.
+    """
 
     settings: tuple
     seeds: int = 400
     seconds: float = 4.0
+    family: str = ""
 
 
 def _sized(make, *sizes, **limits):
@@ -57,7 +61,10 @@ METHODS = {
         functools.partial(_SMC, num_islands=8), 500, 2_000, 8_000, name="num_particles"
     ),
     "TABI(AdaptiveIS)": _tabi(
-        ep.AdaptiveIS, 100_000, 300_000, 1_000_000, name="max_evaluations", seconds=8
+        *(ep.AdaptiveIS, 100_000, 300_000, 1_000_000),
+        name="max_evaluations",
+        seconds=8,
+        family="mixture",
     ),
     "TABI(BridgeSampling)": _tabi(
         functools.partial(ep.BridgeSampling, num_warmup=300), 200, 800, 3_200, seconds=6
@@ -82,12 +89,14 @@ METHODS = {
         *(100_000, 300_000, 1_000_000),
         seeds=150,
         seconds=12,
+        family="mixture",
     ),
     "Auto": _sized(
         lambda size: ep.Auto(max_evaluations=size),
         *(100_000, 600_000, 4_000_000),
         seeds=100,
         seconds=25,
+        family="mixture",
     ),
 }
 
@@ -105,7 +114,7 @@ class Cell(NamedTuple):
 
 
 def cells(methods, problems, budgets=BUDGETS):
-    """Problem by problem, so that what is compiled for one cell serves the next."""
+    """All of them, problem by problem."""
     return [
         Cell(method, problem, budget)
         for problem in problems
@@ -113,6 +122,15 @@ def cells(methods, problems, budgets=BUDGETS):
         for method in methods
         for budget in budgets
     ]
+
+
+def batches(some):
+    """Cells that one process does one after the other, since they share compiled programs."""
+    found = {}
+    for cell in some:
+        family = METHODS[cell.method].family or cell.method
+        found.setdefault((cell.problem, family), []).append(cell)
+    return list(found.values())
 
 
 # --- the runs of one cell ---

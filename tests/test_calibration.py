@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import sys
+from concurrent.futures import Future
 from pathlib import Path
 from typing import Any
 
@@ -100,7 +101,11 @@ def test_cells() -> None:
     found = cells(METHODS, CELLS)
     assert len(found) == len(METHODS) * (len(CELLS) - len(LEFT_OUT)) * len(BUDGETS)
     assert all(len(method.settings) == len(BUDGETS) for method in METHODS.values())
-    assert len({cell.problem for cell in found[: len(METHODS) * len(BUDGETS)]}) == 1
+    batches = calibration.batches(found)
+    assert sorted(cell for batch in batches for cell in batch) == sorted(found)
+    largest = max(batches, key=len)
+    assert {cell.method for cell in largest} == {"TABI(AdaptiveIS)", "AdaptiveIS", "Auto"}
+    assert len({cell.problem for cell in largest}) == 1
 
 
 def test_runs_of_a_cell() -> None:
@@ -127,16 +132,18 @@ def test_it_goes_on_where_it_stopped(tmp_path: Path, monkeypatch: pytest.MonkeyP
             return self
 
         def __exit__(self, *_: Any) -> None: ...
-        def submit(self, _: Any, cell: Any, *limits: Any) -> Any:
-            from concurrent.futures import Future
-
-            made.append(cell)
+        def submit(self, task: Any, *arguments: Any) -> Future:
             future: Future = Future()
-            future.set_result(row_of([0.1], [0.1], ["ok"], [2], **cell._asdict()))
-            future.result()["settings"] = repr(cell.settings)
+            future.set_result(task(*arguments))
             return future
 
+    def instead(cell: Any, *_: Any) -> dict:
+        made.append(cell)
+        return row_of([0.1], [0.1], ["ok"], [2], **cell._asdict(), settings=repr(cell.settings))
+
     monkeypatch.setattr(calibration, "ProcessPoolExecutor", Inline)
+    monkeypatch.setattr(calibration, "measured", instead)
+    monkeypatch.setattr(calibration, "environment", lambda: HERE)
     options = argparse.Namespace(processes=1, minutes=None, scale=1.0, quick=True)
     wanted = cells(["TABI(AnIS)"], ["figure1", "rp22"])
     calibration.run_cells(wanted[:4], journal, options)
