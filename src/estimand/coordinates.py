@@ -26,7 +26,6 @@ from numpyro.distributions.transforms import (
     ExpTransform,
     LowerCholeskyAffine,
     ParameterFreeTransform,
-    Transform,
 )
 
 from estimand.program import (
@@ -207,7 +206,7 @@ class Numbers(ParameterFreeTransform):
         return jnp.asarray(y, jnp.result_type(float))
 
 
-class Integers(Transform):
+class Integers(ParameterFreeTransform):
     """Integers as the integer parts of real numbers, and these in unconstrained coordinates.
 
     A probability mass function becomes a density of steps, whose integral is the same sum. The
