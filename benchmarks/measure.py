@@ -104,19 +104,14 @@ def environment():
     """Versions, cores and device; nothing that names the machine."""
     import jax
 
-    packages = ("jax", "jaxlib", "numpyro", "numpy", "estimand")
+    import estimand
+
+    packages = ("jax", "jaxlib", "numpyro", "numpy")
     return {
         "python": platform.python_version(),
-        **{name: _version(name) for name in packages},
+        **{name: importlib.metadata.version(name) for name in packages},
+        "estimand": estimand.__version__,
         "cpu_count": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else None,
         "cpu_count_total": os.cpu_count(),
         "device": jax.devices()[0].device_kind,
     }
-
-
-def _version(name):
-    """Of a package, which may be on the path without being installed."""
-    try:
-        return importlib.metadata.version(name)
-    except importlib.metadata.PackageNotFoundError:
-        return "not installed"

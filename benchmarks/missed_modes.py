@@ -5,18 +5,29 @@ either side. Where one is narrower (widths 0.3 and 0.2) it has little mass at hi
 a part of the runs finds the wide mode only, or weighs the two wrongly. A run has missed if its
 error is over 20 %; wanted is that at least 95 % of such runs do not say `ok`, and that at most 10 %
 of the others do not. On SIR, whose second mode carries 97 % of the expectation, no run may miss it
-and say `ok`.
+and say `ok`. The default method's scouts miss neither; with a twentieth of their particles about
+half of the runs miss one of two equal modes, and then it shows what the check is worth.
 """
 
 from measure import show
 from runs import over_problems, summary
 
+import estimand as ep
+
 MISS = 0.2
-PROBLEMS = ("unequal_modes_10", "equal_modes_10", "sir")
+FEW = ep.AdaptiveIS(scout=ep.SMC(num_particles=100, num_steps=20, num_islands=2))
+# By name: the problem and the method, the default one if None.
+CASES = {
+    "unequal_modes_10": ("unequal_modes_10", None),
+    "equal_modes_10": ("equal_modes_10", None),
+    "equal_modes_10_few_particles": ("equal_modes_10", FEW),
+    "sir": ("sir", None),
+}
 
 
 def rows_of(over_seeds, name, num_seeds):
-    runs = over_seeds(name, num_seeds)
+    problem, method = CASES[name]
+    runs = over_seeds(problem, num_seeds, method)
     missed = [item for item in runs if not abs(item["error"][0]) <= MISS]
     found = [item for item in runs if abs(item["error"][0]) <= MISS]
 
@@ -36,7 +47,7 @@ def rows_of(over_seeds, name, num_seeds):
 
 
 def main(argv=None):
-    rows = over_problems("missed_modes", argv, __doc__, PROBLEMS, (200, 20), rows_of)
+    rows = over_problems("missed_modes", argv, __doc__, CASES, (200, 20), rows_of)
     show(
         "Missed modes",
         ("problem", "runs", "missed", "of these not ok", "found", "of these not ok", "cost"),

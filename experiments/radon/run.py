@@ -24,18 +24,18 @@ def line(arm, full, quick, smoke, at_once=1):
     return Line(arm, expectation, EXPECTATION, plans, at_once)
 
 
-def annealed(num_parts):
+def annealed(num_parts, full):
     arm = Annealed(estimator=PAPER, num_parts=num_parts)
-    return line(arm, {1000: 10, 10_000: 1}, {100: 3}, {2: 1}, 3)
+    return line(arm, full, {100: 3}, {2: 1}, 3)
 
 
 STUDY = Study(
     name="radon",
     title="Radon, all counties below the limit",
     lines={
-        TABI: annealed(2),
-        ANIS: annealed(1),
-        MCMC: line(Chains(draws_per_particle=200), {100: 5}, {50: 3}, {}, 10),
+        TABI: annealed(2, {10_000: 5}),
+        ANIS: annealed(1, {1000: 10, 10_000: 1}),
+        MCMC: line(Chains(draws_per_particle=200), {1000: 5, 10_000: 1}, {50: 3}, {}, 10),
         DEFAULT: line(Default(), {100: 5, 1000: 5}, {100: 3}, {}),
     },
     draw=figures.standard,
