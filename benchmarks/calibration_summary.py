@@ -104,8 +104,8 @@ def _of_z(log_ratios):
     for name, column in zip(PARTS, log_ratios.T, strict=True):
         if np.isnan(column).any() or len(column) < MIN_Z_RUNS:
             continue
-        with np.errstate(over="ignore"):
-            ratios = np.exp(column)
+        # A ratio of e³⁰⁰ is as wrong as any; its square is still a number.
+        ratios = np.exp(np.minimum(column, 300.0))
         mean, spread = ratios.mean(), ratios.std(ddof=1)
         found[name] = {"mean": _digits(mean), "error": _digits(spread / math.sqrt(len(ratios)))}
         if spread <= MAX_SPREAD * mean:
@@ -214,7 +214,7 @@ def write_record(path, rows):
         ),
         "results": [summary for row in rows for summary in summaries(row)],
     }
-    lines = ",\n".join(f"  {json.dumps(row)}" for row in record["results"])
+    lines = ",\n".join(f"  {json.dumps(row, allow_nan=False)}" for row in record["results"])
     head = json.dumps(record | {"results": None}, indent=1).removesuffix("null\n}")
     path.parent.mkdir(exist_ok=True)
     path.write_text(f"{head}[\n{lines}\n]\n}}\n")
