@@ -11,7 +11,7 @@ from known import ROOT
 PAGE = ROOT / "docs" / "calibration.md"
 MARKS = "<!-- from the record -->", "<!-- end -->"
 KINDS = {
-    "false trust": "status `ok` although wrong, in more than 1 % of the runs with `ok`",
+    "false trust": "status `ok` although wrong, significantly more often than in 1 % of the runs",
     "short": "intervals that cover too seldom",
     "wide": "intervals that cover too often",
     "biased": "the mean of Ẑ/Z is not 1",

@@ -29,6 +29,8 @@ FAR = 4.0
 TOLERANCE = 0.01
 FLOOR = 0.01
 MAX_FALSE_TRUST = 0.01
+# A cell is listed for false trust where an exact one-sided test at this level rejects its limit.
+FALSE_TRUST_LEVEL = 0.05
 # The probability that a calibrated library has any cell that fails by one of the tests.
 FAILURE_RATE = 0.01
 # Above this spread of Ẑ/Z a z-test of its mean says nothing.
@@ -150,17 +152,23 @@ def tests_of(row):
 def failures(rows):
     """Pairs of a row and the kinds of failure that it has, in the order of the record.
 
-    Tests share `FAILURE_RATE` evenly; false trust fails where what was seen is above its limit.
+    Tests share `FAILURE_RATE` evenly. False trust is looked at more closely: each cell has
+    `FALSE_TRUST_LEVEL` of its own.
     """
     alpha = FAILURE_RATE / max(1, sum(1 for row in rows for _ in tests_of(row)))
     for row in rows:
         kinds = {kind for kind, p in tests_of(row) if p < alpha}
-        if row.get("wrong_ok", 0) > MAX_FALSE_TRUST * row.get("ok", 0):
+        if row.get("wrong_ok") and _too_often(row["wrong_ok"], row["ok"]):
             kinds.add("false trust")
         if "error" in row:
             kinds.add("error")
         if kinds:
             yield row, sorted(kinds)
+
+
+def _too_often(count, of):
+    test = binomtest(count, of, MAX_FALSE_TRUST, alternative="greater")
+    return test.pvalue < FALSE_TRUST_LEVEL
 
 
 def pooled(rows):

@@ -67,7 +67,7 @@ def test_failures_are_found() -> None:
     good = row_of(errors, np.ones(300), ok, covered)
     short = row_of(errors, np.ones(300), ok, [max(0, n - 2) for n in covered])
     wide = row_of(errors, np.ones(300), ok, [4] * 300)
-    trusted = row_of([0.5] * 2 + [0.0] * 98, [0.1] * 100, ok[:100], [0, 0, *[3] * 98])
+    trusted = row_of([0.5] * 5 + [0.0] * 95, [0.1] * 100, ok[:100], [0] * 5 + [3] * 95)
     broken = {"error": "ValueError: x"} | row_of([], [], [], [])
     for row, kind in ((good, None), (short, "short"), (wide, "wide"), (broken, "error")):
         found = [k for _, kinds in summary.failures(list(summary.summaries(row))) for k in kinds]
