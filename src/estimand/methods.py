@@ -221,12 +221,18 @@ def combine(plus: Evidence | None, minus: Evidence | None, z2: Evidence) -> Figu
     relative = math.exp(log_plus - log_scale) - math.exp(log_minus - log_scale)
     # What each part adds to the variance, and the degrees of freedom of its error.
     pieces = [
-        (size**2 * float(part.relative_variance), float(part.degrees))
+        (size**2 * variance if math.isfinite(variance) else math.inf, float(part.degrees))
         for size, part in zip((relative, *sizes), (z2, *with_mass), strict=True)
+        for variance in (float(part.relative_variance),)
     ]
     error = math.sqrt(sum(variance for variance, _ in pieces))
     # An untrusted part does not matter while the other parts' error dwarfs all of it.
-    material = [part for size, part in zip(sizes, with_mass, strict=True) if size > 0.5 * error]
+    variances = [variance for variance, _ in pieces]
+    material = [
+        part
+        for number, (size, part) in enumerate(zip(sizes, with_mass, strict=True), 1)
+        if size**2 > 0.25 * sum(variances[:number] + variances[number + 1 :])
+    ]
     statuses = [part.status for part in (z2, *material)]
     scale = float(np.exp(np.minimum(log_scale - float(z2.log_z), LOG_MAX)))
     return figures._replace(
