@@ -19,7 +19,7 @@ from truths import PROBLEMS, Problem
 
 import estimand as ep
 from estimand.density import Density
-from estimand.evidence import effective_sample_size, pareto_k
+from estimand.evidence import MIN_ESS, effective_sample_size, is_precise, pareto_k
 from estimand.kernels import Kernel
 
 SHAPES = ("bounded", "half_line", "simplex", "dependent")
@@ -403,3 +403,10 @@ def test_schedules() -> None:
     assert (betas[0], betas[-1]) == (0.0, 1.0)
     assert ep.AnIS(schedule=np.linspace(0, 1, 6)).betas == ep.linear(5)
     assert len(ep.AnIS(num_temperatures=7).betas) == 8
+
+
+@pytest.mark.parametrize("degrees", [3.0, 7.0, 15.0, math.inf])
+def test_runs_that_underrate_their_error_do_not_pass(degrees: float) -> None:
+    quantile = 1.0 if math.isinf(degrees) else scipy.stats.chi2.ppf(0.05, degrees) / degrees
+    assert is_precise(0.9 * quantile / MIN_ESS, degrees)
+    assert not is_precise(1.1 * quantile / MIN_ESS, degrees)

@@ -127,8 +127,8 @@ class Evidence(NamedTuple):
             return Status.no_mass_found
         if self.pareto_k > MAX_PARETO_K:
             return Status.heavy_tailed
-        is_precise = self.ess >= MIN_ESS and self.relative_variance <= 1 / MIN_ESS
-        return Status.ok if is_precise else Status.low_ess
+        is_fine = self.ess >= MIN_ESS and is_precise(self.relative_variance, self.degrees)
+        return Status.ok if is_fine else Status.low_ess
 
     def __str__(self) -> str:
         number = f"log Z = {float(self.log_z):.6g} ± {self.standard_error:.2g}"
@@ -170,6 +170,17 @@ def evidence_from_weights(
     return Evidence(
         log_z, relative_variance, log_weights, positions, evaluations, gradients, invalid, trace
     )
+
+
+def is_precise(relative_variance: jax.Array | float, degrees: jax.Array | float) -> bool:
+    """Whether an estimated variance says that the true one is as small as `MIN_ESS` asks.
+
+    From few replicates it must be smaller still, by the 5 % quantile of a χ² law over its degrees
+    of freedom (Wilson and Hilferty 1931): else those runs would pass that underrate their error.
+    """
+    spread = 2 / (9 * float(degrees))
+    share = max(1 - spread - 1.645 * math.sqrt(spread), 0.0) ** 3
+    return float(relative_variance) <= share / MIN_ESS
 
 
 def total(counts: jax.Array) -> int:

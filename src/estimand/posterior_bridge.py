@@ -24,7 +24,14 @@ from estimand.bridge import (
     r_hat,
 )
 from estimand.density import Density, PathPoint, Terms, is_invalid
-from estimand.evidence import MIN_ESS, Status, effective_sample_size, log_mean, total
+from estimand.evidence import (
+    MIN_ESS,
+    Status,
+    effective_sample_size,
+    is_precise,
+    log_mean,
+    total,
+)
 from estimand.journal import remember
 from estimand.kernels import HMC, Kernel, RandomWalk, Tuning
 from estimand.methods import (
@@ -385,8 +392,8 @@ def _combine(plus: _Bridged, minus: _Bridged, posterior: _Posterior) -> Figures:
         # A weak part does not matter while all of it is less than the error.
         if size.mean() > 0.5 * error:
             variance = size.var(ddof=1) / count / size.mean() ** 2
-            is_precise = part.ess >= MIN_ESS and variance <= 1 / MIN_ESS
-            statuses.append(Status.ok if is_precise else Status.low_ess)
+            is_fine = part.ess >= MIN_ESS and is_precise(variance, count - 1)
+            statuses.append(Status.ok if is_fine else Status.low_ess)
     scale = math.exp(min(log_scale, LOG_MAX))
     return figures._replace(
         value=float(differences.mean()) * scale,
