@@ -11,11 +11,11 @@ from known import ROOT
 PAGE = ROOT / "docs" / "calibration.md"
 MARKS = "<!-- from the record -->", "<!-- end -->"
 KINDS = {
-    "false trust": "status `ok` although wrong, significantly more often than in 1 % of the runs",
+    "false trust": "runs with status `ok` that are wrong, by test more than 1 % of them",
     "short": "intervals that cover too seldom",
     "wide": "intervals that cover too often",
-    "biased": "the mean of Ẑ/Z is not 1",
-    "error": "an exception",
+    "biased": "estimates Ẑ whose mean is not Z",
+    "error": "runs that end in an exception",
 }
 
 
