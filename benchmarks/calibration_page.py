@@ -4,7 +4,7 @@ import json
 import math
 from typing import NamedTuple
 
-from calibration_cells import BUDGETS, CELLS, LEVELS, METHODS
+from calibration_cells import BUDGETS, CELLS, LEVELS, METHODS, Cell, cells
 from calibration_summary import FAILURE_RATE, failures, pooled, tests_of
 from known import ROOT
 
@@ -112,18 +112,21 @@ def _name(rows, row):
 
 def _listed(rows, found):
     """Cells by method and problem, with the budgets at which they fail."""
-    places = {}
+    methods = {}
     for row in found:
-        names = places.setdefault(row["method"], {})
+        methods.setdefault(row["method"], []).append(row)
+    return "\n".join(f"  - `{name}`: {_problems(rows, mine)}" for name, mine in methods.items())
+
+
+def _problems(rows, found):
+    """Cells of one method by problem, with their budgets where these are not all."""
+    names = {}
+    for row in found:
         names.setdefault(_name(rows, row), []).append(row["budget"])
-    lines = []
-    for method, names in places.items():
-        said = (
-            name if len(budgets) == len(BUDGETS) else f"{name} ({', '.join(budgets)})"
-            for name, budgets in names.items()
-        )
-        lines.append(f"  - `{method}`: {', '.join(said)}")
-    return "\n".join(lines)
+    return ", ".join(
+        name if len(budgets) == len(BUDGETS) else f"{name} ({', '.join(budgets)})"
+        for name, budgets in names.items()
+    )
 
 
 def failing(rows):
@@ -155,18 +158,22 @@ def not_run(record):
     refused = [row for row in rows if "refused" in row]
     if refused:
         lines.append(f"- Refused by the method, with an error:\n\n{_listed(rows, refused)}\n")
-    done = {(row["method"], row["problem"], row["budget"]) for row in rows}
-    missing = [
-        {"method": method, "problem": problem, "budget": budget}
-        for method in METHODS
-        for problem in CELLS
-        if problem not in record["left_out"]
-        for budget in BUDGETS
-        if (method, problem, budget) not in done
-    ]
-    if missing:
-        lines.append(f"- Not reached in the time that there was:\n\n{_listed(rows, missing)}\n")
+    found = _by_cell(rows)
+    for name in METHODS:
+        wanted = [cell for cell in cells([name], CELLS) if cell.problem not in record["left_out"]]
+        there, missing = (
+            [cell._asdict() for cell in wanted if (cell in found) == is_there]
+            for is_there in (True, False)
+        )
+        if missing:
+            only = len(there) < len(missing)
+            said = _problems(rows, there if only else missing)
+            lines.append(f"- `{name}`: {'only ' if only else 'not '}{said or 'none'}.")
     return "\n".join(lines).rstrip()
+
+
+def _by_cell(rows):
+    return {Cell(row["method"], row["problem"], row["budget"]) for row in rows}
 
 
 def _machines(record):
@@ -182,13 +189,13 @@ def page(record):
     """What docs/calibration.md has between its marks."""
     rows = record["results"]
     tests = sum(1 for row in rows for _ in tests_of(row))
-    cells = {(row["method"], row["problem"], row["budget"]) for row in rows if "runs" in row}
+    done, failed = _by_cell(rows), _by_cell([row for row, _ in failures(rows)])
+    wanted = [cell for cell in cells(METHODS, CELLS) if cell.problem not in record["left_out"]]
     runs = sum(row["runs"] for row in rows if row.get("output") == 0)
-    failed = {(r["method"], r["problem"], r["budget"]) for r, _ in failures(rows)}
     intro = (
-        f"{len(cells):,} cells with {runs:,} runs; {tests:,} tests share a false-alarm rate of "
-        f"{FAILURE_RATE:.0%}. {len(failed)} cells fail. Run on {_machines(record)}, "
-        f"{record['seconds'] / 3600:.1f} hours of one core."
+        f"{len(done):,} of {len(wanted):,} cells were reached, with {runs:,} runs; {tests:,} tests "
+        f"share a false-alarm rate of {FAILURE_RATE:.0%}. {len(failed)} cells fail. Run on "
+        f"{_machines(record)}; {record['seconds'] / 60:.0f} minutes of one core."
     )
     return "\n\n".join(
         [

@@ -159,7 +159,8 @@ def test_it_goes_on_where_it_stopped(tmp_path: Path, monkeypatch: pytest.MonkeyP
     assert len(record["results"]) == len(wanted)
     text = pages.page(record)
     assert "| `TABI(AnIS)` | small | 2 | 100.0 |" in text
-    assert "Not reached in the time that there was" in text
+    assert "- `TABI(AnIS)`: only figure1, rp22." in text
+    assert "- `Auto`: only none." in text
 
 
 @pytest.mark.slow
