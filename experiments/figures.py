@@ -30,6 +30,9 @@ NAMES = {
 }
 FIRST_COST = 6
 COST = "cost in the paper's unit (particles of AnIS)"
+ERROR = "relative squared error"
+# Errors above it are off the picture: of a few particles they can be anything.
+MAX_ERROR = 1e3
 EVALUATIONS = "evaluations in all, a gradient counting as 3"
 
 Point = dict[str, Any]
@@ -169,6 +172,8 @@ def _logarithmic(ax: Axes, x: str, y: str, x_from: float | None = None) -> None:
     ax.set_yscale("log")
     ax.set_xlabel(x)
     ax.set_ylabel(y)
+    if y == ERROR:
+        ax.set_ylim(top=min(ax.get_ylim()[1], MAX_ERROR))
     if x_from is not None:
         ax.set_xlim(left=x_from)
 
@@ -180,7 +185,7 @@ def error_and_ess(record: dict, path: Path, lines: Sequence[str] = tuple(COLOURS
     for label in lines:
         curve(axes[0], record, label, x, rse(record, label))
         curve(axes[1], record, label, x, ess)
-    _logarithmic(axes[0], COST, "relative squared error", FIRST_COST)
+    _logarithmic(axes[0], COST, ERROR, FIRST_COST)
     _logarithmic(axes[1], COST, "effective sample size", FIRST_COST)
     _finish(figure, axes, path)
 
@@ -192,8 +197,8 @@ def error_and_cost(record: dict, path: Path, lines: Sequence[str] = tuple(COLOUR
         # Of the first few particles of a run nothing is known about the time they would take.
         curve(axes[0], record, label, evaluations, rse(record, label), skip=_small(record, label))
         curve(axes[1], record, label, seconds, rse(record, label), skip=_small(record, label))
-    _logarithmic(axes[0], EVALUATIONS, "relative squared error")
-    _logarithmic(axes[1], "seconds, without compilation", "relative squared error")
+    _logarithmic(axes[0], EVALUATIONS, ERROR)
+    _logarithmic(axes[1], "seconds, without compilation", ERROR)
     _finish(figure, axes, path)
 
 

@@ -105,8 +105,10 @@ def smc_ratio(problem):
             seeds = [first + chain for chain in range(NUM_SMC_CHAINS)]
             trace, used = _smc(models[sign], size, seeds)
             total.append(used)
-            stages = trace.sample_stats["log_marginal_likelihood"].values
-            return log_mean_exp([float(np.asarray(chain, float)[-1]) for chain in stages])
+            chains = trace.sample_stats["log_marginal_likelihood"].values
+            # Numbers by stage, or in one object where chains have different numbers of stages.
+            stages = [np.concatenate([np.ravel(stage) for stage in chain]) for chain in chains]
+            return log_mean_exp([float(chain[-1]) for chain in stages])
 
         return Outcome(ratio(problem, evidence), sum(total))
 
