@@ -22,6 +22,7 @@ ORDER = (
     "scaled",
     "expression",
     "target",
+    "sites",
     "program",
     "coordinates",
     "density",

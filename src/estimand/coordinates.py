@@ -36,6 +36,7 @@ from estimand.program import (
     ProgramError,
     drawing_from_prior,
 )
+from estimand.sites import TRACING
 
 
 @dataclasses.dataclass(frozen=True)
@@ -209,7 +210,7 @@ def coordinates_of(expectation: Expectation) -> tuple[Coordinates, ...]:
     transformed: dict[str, bool] = {}
 
     def draw(rng_key: jax.Array) -> None:
-        with handlers.trace() as sites, drawing_from_prior(rng_key):
+        with TRACING, handlers.trace() as sites, drawing_from_prior(rng_key):
             expectation.run()
         for latent in expectation.latents:
             # NumPyro's `biject_to` raises this for a support that it has no bijection to.

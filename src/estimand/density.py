@@ -39,6 +39,7 @@ from estimand.program import (
     as_numbers,
     drawing_from_prior,
 )
+from estimand.sites import TRACING, observed_log_prob
 from estimand.target import Reading, SignedLog, read
 
 # Up to this many continuous dimensions a gradient is taken in forward mode, above it in reverse
@@ -378,7 +379,7 @@ class Density:
         return self.layout.data.arguments(self.arrays)
 
     def _trace(self, substitution: Callable | None, rng_key: Any = None) -> tuple[dict, Any]:
-        with handlers.trace() as sites:
+        with TRACING, handlers.trace() as sites:
             if substitution is None:
                 with drawing_from_prior(rng_key):
                     return sites, self.run()
@@ -425,7 +426,7 @@ class Density:
                 log_prior += jnp.sum(jacobian(place.take(position), site["value"]))
         for site in sites.values():
             if site["type"] == "sample" and site["is_observed"]:
-                log_prob = site["fn"].log_prob(site["value"])
+                log_prob = observed_log_prob(site)
                 scaled = log_prob if site["scale"] is None else site["scale"] * log_prob
                 log_likelihood += jnp.sum(scaled)
         return log_prior, log_likelihood

@@ -26,6 +26,7 @@ from estimand.density import Density, is_invalid
 from estimand.journal import remember
 from estimand.program import ProgramError
 from estimand.settings import Settings, require_count
+from estimand.sites import TRACING
 
 # Below this effective sample size the standard error itself is too noisy to be trusted.
 MIN_ESS = 50.0
@@ -331,7 +332,7 @@ class _SiteDistributions:
 
 def _run_guide(guide: Callable, density: Density, rng_key: jax.Array) -> dict:
     args, kwargs = density.arguments()
-    with handlers.trace() as sites, handlers.seed(rng_seed=rng_key):
+    with TRACING, handlers.trace() as sites, handlers.seed(rng_seed=rng_key):
         guide(*args, **kwargs)
     return {name: site for name, site in sites.items() if site["type"] == "sample"}
 

@@ -21,6 +21,7 @@ from estimand.kernels import Kernel, State, Tuning
 from estimand.methods import Figures, Run, rule_of_three, worst
 from estimand.program import ProgramError
 from estimand.settings import Settings, require_count
+from estimand.sites import TRACING
 
 MAX_R_HAT = 1.05
 
@@ -105,9 +106,10 @@ class PosteriorMCMC(Settings):
         )
         args, kwargs = density.arguments()
         extra = ("num_steps",)
-        mcmc.warmup(rng_key, *args, collect_warmup=True, extra_fields=extra, **kwargs)
-        warmup_steps = total(mcmc.get_extra_fields()["num_steps"])
-        mcmc.run(mcmc.post_warmup_state.rng_key, *args, extra_fields=extra, **kwargs)
+        with TRACING:
+            mcmc.warmup(rng_key, *args, collect_warmup=True, extra_fields=extra, **kwargs)
+            warmup_steps = total(mcmc.get_extra_fields()["num_steps"])
+            mcmc.run(mcmc.post_warmup_state.rng_key, *args, extra_fields=extra, **kwargs)
         steps = total(mcmc.get_extra_fields()["num_steps"])
         draws = mcmc.get_samples(group_by_chain=True)
         latents = {site.latent.name: draws[site.latent.name] for site in density.layout.sites}
