@@ -236,7 +236,8 @@ class Density:
             lambda soft: reading.softened(soft, scales, position, self.arrays),
             out_axes=((None, None), 0),
         )(softness)
-        return Terms(log_prior, log_likelihood, jax.vmap(self._log_part)(outputs))
+        log_target = jax.vmap(self._log_part, in_axes=(0, None))(outputs, log_likelihood)
+        return Terms(log_prior, log_likelihood, log_target)
 
     def evaluate(self, position: jax.Array) -> tuple[Terms, SignedLog]:
         """Terms and every output, as sign and log-magnitude, in one evaluation."""
@@ -246,18 +247,20 @@ class Density:
             nothing = jnp.zeros(0)
             return Terms(log_prior, log_likelihood, jnp.zeros(())), SignedLog(nothing, nothing)
         (log_prior, log_likelihood), outputs = self._reading.lifted(position, self.arrays)
-        return Terms(log_prior, log_likelihood, self._log_part(outputs)), outputs
+        log_target = self._log_part(outputs, log_likelihood)
+        return Terms(log_prior, log_likelihood, log_target), outputs
 
     def draw_with_outputs(self, rng_key: jax.Array) -> tuple[jax.Array, Terms, SignedLog]:
         """An exact draw from the prior with its terms and outputs, in one evaluation."""
         position = self._unconstrain(self._trace(None, rng_key)[0])
         return position, *self.evaluate(position)
 
-    def _log_part(self, outputs: SignedLog) -> jax.Array:
-        """log f± of this part's output."""
+    def _log_part(self, outputs: SignedLog, log_likelihood: jax.Array) -> jax.Array:
+        """log f± of this part's output, which may be anything where the likelihood is 0."""
         sign, log_abs = outputs.sign[self.output], outputs.log_abs[self.output]
         log_f = jnp.where(self.sign * sign > 0, log_abs, -jnp.inf)
         log_f = jnp.where(jnp.isnan(log_abs), jnp.nan, log_f)
+        log_f = jnp.where((log_likelihood == -jnp.inf) & is_invalid(log_f), -jnp.inf, log_f)
         return jnp.where(self.sign == 0, 0.0, log_f)
 
     @property
@@ -293,7 +296,7 @@ class Density:
             return self._unconstrain(sites), Terms(*log_densities, jnp.zeros(()))
         numbers = as_numbers(value)
         outputs = SignedLog(jnp.sign(numbers), _log_abs(numbers))
-        return self._unconstrain(sites), Terms(*log_densities, self._log_part(outputs))
+        return self._unconstrain(sites), Terms(*log_densities, self._log_part(outputs, log_densities[1]))
 
     def value_and_gradient(
         self, position: jax.Array, point: PathPoint

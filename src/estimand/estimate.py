@@ -95,6 +95,8 @@ class Estimate(Record):
             number = f"{figures.value:.6g} ± {figures.standard_error:.2g}"
             if figures.status is Status.no_mass_found:
                 number = "no mass found"
+            elif figures.status is Status.underflow:
+                number = "below the smallest number"
             span = f"95 % interval [{low:.6g}, {high:.6g}]"
             lines.append(f"{name}{number}   {span}   {figures.status.name}")
         cost = f"{self.num_evaluations:,} evaluations, {self.num_gradients:,} gradients"

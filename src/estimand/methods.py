@@ -241,7 +241,7 @@ def below_the_smallest_number(log_z1_plus: float, log_z1_minus: float) -> Figure
     return Figures(
         value=0.0,
         standard_error=math.inf,
-        status=Status.no_mass_found,
+        status=Status.underflow,
         ess_z1=0.0,
         upper_bound=sys.float_info.min,
         log_z1_plus=log_z1_plus,
@@ -255,6 +255,7 @@ _GRAVITY = (
     Status.not_converged,
     Status.heavy_tailed,
     Status.replicates_disagree,
+    Status.underflow,
     Status.no_mass_found,
     Status.nan_density,
 )

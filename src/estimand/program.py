@@ -18,7 +18,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import numpyro
-from jax.extend.core import ClosedJaxpr, Jaxpr, Literal, jaxprs_in_params
+from jax.extend.core import ClosedJaxpr, Literal, jaxprs_in_params
 from numpyro import handlers
 
 from estimand.sites import (
@@ -399,17 +399,23 @@ def _inspect(
         return [as_numbers(value), observed] if needs_output else observed
 
     jaxpr = jax.make_jaxpr(run)(jax.random.key(0), arrays)
-    return *found[0], _constants(jaxpr.jaxpr, jaxpr.consts)
+    return *found[0], _constants(program.name, jaxpr)
 
 
-def _constants(jaxpr: Jaxpr, consts: list[Any]) -> list[Any]:
+def _constants(program: str, jaxpr: Any) -> list[Any]:
     """The numbers that are written into a traced function."""
-    found = list(consts)
+    found: list[Any] = []
+    if isinstance(jaxpr, ClosedJaxpr):
+        jaxpr, found = jaxpr.jaxpr, list(jaxpr.consts)
     for equation in jaxpr.eqns:
+        if equation.primitive.name in ("debug_callback", "debug_print"):
+            raise ProgramError(
+                f"program {program!r} has a jax.debug.print or jax.debug.callback, which would be "
+                "compiled once for every particle: remove it."
+            )
         found.extend(atom.val for atom in equation.invars if isinstance(atom, Literal))
         for inner in jaxprs_in_params(equation.params):
-            is_closed = isinstance(inner, ClosedJaxpr)
-            found.extend(_constants(*((inner.jaxpr, inner.consts) if is_closed else (inner, []))))
+            found.extend(_constants(program, inner))
     found.extend(atom.val for atom in jaxpr.outvars if isinstance(atom, Literal))
     return found
 

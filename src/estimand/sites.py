@@ -1,4 +1,4 @@
-"""The sites of a program as an abstract trace shows them, and everything that can be wrong there."""
+"""The sites of a program as an abstract trace shows them, and what can be wrong with them."""
 
 from __future__ import annotations
 
@@ -133,30 +133,20 @@ def _check_observed(where: str, site: dict) -> None:
 
 
 def _can_be_inside(support: Any, value: np.ndarray) -> bool:
-    """Whether data lie in a support or on its edge, as far as that does not depend on latents."""
+    """Whether data lie in a support, as far as that does not depend on latents."""
     if support is constraints.dependent:
         return True
-    candidates = [value]
-    if value.dtype.kind == "f" and not support.is_discrete:
-        candidates += [np.nextafter(value, np.inf), np.nextafter(value, -np.inf)]
-    with jax.ensure_compile_time_eval():
-        inside = [support(candidate) for candidate in candidates]
-    if any(isinstance(item, jax.core.Tracer) for item in inside):
+    try:
+        with jax.ensure_compile_time_eval():
+            inside = support(value)
+    except jax.errors.TracerArrayConversionError:
         return True
-    return bool(np.all(np.any(np.stack([np.asarray(item) for item in inside]), axis=0)))
+    return isinstance(inside, jax.core.Tracer) or bool(np.all(inside))
 
 
 def observed_log_prob(site: dict) -> jax.Array:
-    """The log density of data: −inf outside of a support whose ends depend on other sites.
-
-    NumPyro's own densities do not look at their supports unless they validate.
-    """
-    fn, value = site["fn"], site["value"]
-    log_prob = fn.log_prob(value)
-    support = fn.support
-    if not any(isinstance(leaf, jax.core.Tracer) for leaf in jax.tree.leaves(support)):
-        return log_prob
-    return jnp.where(support(value), log_prob, -jnp.inf)
+    """The log density of data, which NumPyro wants as arrays where a support is traced."""
+    return site["fn"].log_prob(jnp.asarray(site["value"]))
 
 
 def _describe_latent(where: str, site: dict) -> Latent:
