@@ -18,6 +18,7 @@ ORDER = (
     "compilation",
     "progress",
     "journal",
+    "interruption",
     "intervals",
     "scaled",
     "expression",

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hostile import TABLE, Refused, Right, Row, Told, thousands_of_latents, thousands_of_outputs
+from hostile import TABLE, Refused, Right, Row, Told
 from stats import assert_estimate
 
 import estimand as ep

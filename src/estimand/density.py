@@ -296,7 +296,9 @@ class Density:
             return self._unconstrain(sites), Terms(*log_densities, jnp.zeros(()))
         numbers = as_numbers(value)
         outputs = SignedLog(jnp.sign(numbers), _log_abs(numbers))
-        return self._unconstrain(sites), Terms(*log_densities, self._log_part(outputs, log_densities[1]))
+        return self._unconstrain(sites), Terms(
+            *log_densities, self._log_part(outputs, log_densities[1])
+        )
 
     def value_and_gradient(
         self, position: jax.Array, point: PathPoint

@@ -9,7 +9,7 @@ import math
 import os
 import time
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import jax
 import numpy as np
@@ -20,9 +20,10 @@ from estimand.compilation import CompilationClock
 from estimand.density import Density
 from estimand.diagnostics import Diagnosis, diagnose
 from estimand.evidence import Estimator, Evidence, Status
-from estimand.goal import judged, lack_of
+from estimand.goal import Task, judged, lack_of, task_of
+from estimand.interruption import collecting
 from estimand.merge import merge
-from estimand.methods import Method
+from estimand.methods import Method, cut_off
 from estimand.origin import (
     Origin,
     as_key,
@@ -41,13 +42,6 @@ if TYPE_CHECKING:
 
 # The names under which the draws of a density can be asked for.
 _DRAWN = {"posterior": "gamma2"} | {name: name for name in PARTS}
-
-
-class Task(NamedTuple):
-    """What an estimate is of, as it is needed to go on with it."""
-
-    expectation: Expectation
-    method: Method
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
@@ -225,7 +219,7 @@ class Estimate(Record):
         if not max_evaluations > 0:
             raise ValueError(f"refine: max_evaluations must be positive; it is {max_evaluations}.")
         require_count("refine", "max_runs", max_runs)
-        task = _task_of(self, expectation, method)
+        task = task_of(self, self.task, expectation, method)
         with progress.bar(progress_bar):
             pieces = _refined(self, task, relative_error, max_evaluations, max_runs)
         estimate = judged(pieces[0].merge(*pieces[1:]), task.method, relative_error)
@@ -372,6 +366,10 @@ def estimate_expectation(
             from it when it is called again with the same arguments, to the same result. In the
             end the file is the saved record, which such a call then returns at once.
 
+    Ctrl-C gives what is known by then, as an estimate that is `not_converged`: returned, or with
+    ``throw=True`` as the error's `estimate`. With a checkpoint, and where nothing is known yet, it
+    is a KeyboardInterrupt as usual.
+
     Raises:
         EstimationError: if the status is not `ok`, unless ``throw=False``.
         CheckpointError: if the checkpoint is of another program, data, method, key, precision or
@@ -397,7 +395,7 @@ def estimate_expectation(
     task, origin = Task(expectation, method), origin_of(expectation, method, key)
     with progress.bar(progress_bar):
         if checkpoint is None:
-            estimate = _estimated(task, key, origin)
+            estimate = _estimated(task, key, origin, is_offered=True)
         else:
             estimate = _resumed(checkpoint, task, key, origin)
     if throw and not estimate.status:
@@ -405,12 +403,18 @@ def estimate_expectation(
     return estimate
 
 
-def _estimated(task: Task, key: jax.Array, origin: Origin) -> Estimate:
+def _estimated(task: Task, key: jax.Array, origin: Origin, *, is_offered: bool = False) -> Estimate:
+    """The estimate; with `is_offered`, after Ctrl-C the one that is known by then."""
     started = time.perf_counter()
-    with CompilationClock() as clock:
+    with CompilationClock() as clock, collecting() as offers:
         density = Density.of(task.expectation)
         task.method.check(density)
-        run = task.method.run(key, density)
+        try:
+            run = task.method.run(key, density)
+        except KeyboardInterrupt:
+            if offers.last is None or not is_offered:
+                raise
+            run = cut_off(offers.last())
     assert task.expectation.output is not None
     return Estimate(
         program=task.expectation.name,
@@ -443,35 +447,6 @@ def _resumed(path: str | os.PathLike, task: Task, key: jax.Array, origin: Origin
 # --- going on with an estimate ---
 
 
-def _task_of(estimate: Estimate, expectation: Expectation | None, method: Method | None) -> Task:
-    """What the estimate is of, checked against it."""
-    if expectation is None and estimate.task is not None:
-        expectation = estimate.task.expectation
-    if method is None:
-        method = Auto() if estimate.task is None else estimate.task.method
-    if expectation is None:
-        raise ValueError(
-            "refine: a record that was loaded does not have its program: give it with its data, "
-            f"as in refine(expectation={estimate.program}(data), relative_error=...)."
-        )
-    if not estimate.origin.keys:
-        raise ValueError(
-            "refine: the estimate does not say which key it is of; only estimates made by "
-            "estimate_expectation can be refined."
-        )
-    if not isinstance(expectation, Expectation):
-        raise TypeError(f"refine: expected a bound expectation program, got {expectation!r}.")
-    given = origin_of(expectation, method, jax.random.key(0))
-    for what, remedy in {
-        "program": "give the program that it was made with, unchanged",
-        "data": "give the same data",
-        "method": f"give method={estimate.method}",
-    }.items():
-        if getattr(given, f"{what}_digest") != getattr(estimate.origin, f"{what}_digest"):
-            raise ValueError(f"refine: the estimate is of another {what}: {remedy}.")
-    return Task(expectation, method)
-
-
 def _refined(
     estimate: Estimate, task: Task, goal: float, max_evaluations: float, max_runs: int
 ) -> list[Estimate]:
@@ -487,7 +462,10 @@ def _refined(
                 break
             progress.say(progress.Progress(f"further run {len(pieces)}"))
             key, text = fresh_key(keys)
-            run = _estimated(task, key, origin_of(task.expectation, task.method, key))
+            try:
+                run = _estimated(task, key, origin_of(task.expectation, task.method, key))
+            except KeyboardInterrupt:
+                return pieces
             spent += run.cost
             pieces.append(_compact(run))
             keys.append(text)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from typing import NamedTuple
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 
@@ -248,3 +249,28 @@ def part_status(log_weights: np.ndarray, is_missed: bool) -> Status:
     if largest > MAX_WEIGHT_SHARE and pareto_k(log_weights) > MAX_PARETO_K:
         return Status.heavy_tailed
     return Status.ok if effective_sample_size(log_weights) >= MIN_EFFECTIVE else Status.low_ess
+
+
+# --- compiled pieces ---
+
+
+@jax.jit
+def draw_prior(density: Density, rng_keys: jax.Array) -> tuple:
+    """Draws from the prior, as `Found`."""
+
+    def one(key: jax.Array) -> tuple:
+        position, terms, outputs = density.draw_with_outputs(key)
+        return position, terms.log_prior, terms.log_likelihood, *outputs
+
+    return jax.vmap(one)(rng_keys)
+
+
+@jax.jit
+def evaluate(density: Density, positions: jax.Array) -> tuple:
+    """Log prior, log likelihood, signs and log-magnitudes at positions."""
+
+    def one(position: jax.Array) -> tuple:
+        terms, outputs = density.evaluate(position)
+        return terms.log_prior, terms.log_likelihood, *outputs
+
+    return jax.vmap(one)(positions)

@@ -271,6 +271,14 @@ def worst(statuses: list[Status]) -> Status:
     return max(statuses, key=gravity)
 
 
+def cut_off(run: Run) -> Run:
+    """A run that was interrupted: its figures are those by then, and not to be trusted."""
+    figures = tuple(
+        item._replace(status=worst([item.status, Status.not_converged])) for item in run.figures
+    )
+    return run._replace(figures=figures, notes=(*run.notes, "interrupted: this was known by then"))
+
+
 @dataclasses.dataclass(frozen=True, repr=False)
 class SelfNormalised:
     """One set of weighted posterior samples for numerator and denominator: Σwf / Σw.
