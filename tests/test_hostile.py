@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hostile import TABLE, Refused, Right, Row, Told
+from hostile import TABLE, Refused, Right, Row, Told, thousands_of_latents, thousands_of_outputs
 from stats import assert_estimate
 
 import estimand as ep
@@ -84,3 +84,19 @@ def test_by_draws_from_the_prior(row: Row) -> None:
 def test_by_default(row: Row) -> None:
     assert not isinstance(row.outcome, Refused)
     assert_outcome(ep.estimate_expectation(row.bind(), throw=False), row.outcome)
+
+
+def test_thousands_of_latents() -> None:
+    method = ep.TABI(ep.ImportanceSampling(num_samples=4000, batch_size=500))
+    assert_outcome(ep.estimate_expectation(thousands_of_latents(2000), method), Right(1.5))
+
+
+def test_thousands_of_outputs() -> None:
+    """All from the same draws; the default method says so before it starts."""
+    expectation = thousands_of_outputs(3000)
+    with pytest.raises(ep.ProgramError, match=r"3,000 outputs.*expectation\[0\].*SelfNormalised"):
+        ep.estimate_expectation(expectation)
+    method = ep.SelfNormalised(ep.ImportanceSampling(num_samples=2000))
+    result = ep.estimate_expectation(expectation, method)
+    for k in (0, 2999):
+        assert_agrees(result.run.figures[k], 1.5 * (k + 1))

@@ -27,6 +27,7 @@ from estimand.methods import (
     worst,
 )
 from estimand.posterior_bridge import PosteriorBridge
+from estimand.program import ProgramError
 from estimand.progress import Progress, say
 from estimand.settings import Settings, require_count
 from estimand.smc import SMC
@@ -41,6 +42,8 @@ ROUTE_COST = 1_000_000
 # Shares of the budget for the mixture, and for a second one in other coordinates.
 FIRST_SHARE, SECOND_SHARE = 0.8, 0.2
 MIN_SCALE = 0.1
+# Every output is explored on its own: ten take ten seconds, and more than this an hour.
+MAX_OUTPUTS = 200
 
 # Statuses that another route may mend. A NaN or missing mass it would only find again.
 _MENDABLE = (
@@ -88,6 +91,13 @@ class Auto(Settings):
 
     def check(self, density: Density) -> None:
         density.require_prior("the default method")
+        if density.num_outputs > MAX_OUTPUTS:
+            raise ProgramError(
+                f"program {density.name!r} has {density.num_outputs:,} outputs, and the default "
+                f"method explores each on its own, at most {MAX_OUTPUTS} of them. Estimate some at "
+                "a time, as in expectation[0]; or all from the same draws of the posterior by "
+                "SelfNormalised(SMC()) or PosteriorMCMC()."
+            )
 
     def run(self, rng_key: jax.Array, density: Density) -> Run:
         return _Journey(self, rng_key, density).run()
