@@ -204,6 +204,7 @@ def test_ctrl_c_while_refining_keeps_the_estimate() -> None:
     assert result.num_evaluations == 3 * first.num_evaluations
 
 
+@pytest.mark.slow
 def test_a_later_route_that_is_interrupted_leaves_the_earlier_figures() -> None:
     """The mixture cannot reach the error; the islands after it are cut off."""
     method = ep.Auto(relative_error=1e-9, max_evaluations=1_000_000)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import functools
 import json
@@ -450,9 +451,19 @@ def _resumed(path: str | os.PathLike, task: Task, key: jax.Array, origin: Origin
 def _refined(
     estimate: Estimate, task: Task, goal: float, max_evaluations: float, max_runs: int
 ) -> list[Estimate]:
-    """The estimate and further runs, in rounds that at most double the number of runs."""
-    pieces, keys, spent = [estimate], list(estimate.origin.keys), 0.0
-    merged = estimate
+    """The estimate and further runs, as many as there are when Ctrl-C is pressed."""
+    pieces = [estimate]
+    with contextlib.suppress(KeyboardInterrupt):
+        _go_on(pieces, task, goal, max_evaluations, max_runs)
+    return pieces
+
+
+def _go_on(
+    pieces: list[Estimate], task: Task, goal: float, max_evaluations: float, max_runs: int
+) -> None:
+    """Adds further runs to the pieces, in rounds that at most double the number of runs."""
+    merged = pieces[0]
+    keys, spent = list(merged.origin.keys), 0.0
     while (lack := lack_of(judged(merged, task.method, goal), goal)) > 1:
         cost = merged.cost / len(keys)
         wanted = min(math.ceil((min(lack, 2.0) - 1) * len(keys)), max_runs + 1 - len(pieces))
@@ -462,17 +473,13 @@ def _refined(
                 break
             progress.say(progress.Progress(f"further run {len(pieces)}"))
             key, text = fresh_key(keys)
-            try:
-                run = _estimated(task, key, origin_of(task.expectation, task.method, key))
-            except KeyboardInterrupt:
-                return pieces
+            run = _estimated(task, key, origin_of(task.expectation, task.method, key))
             spent += run.cost
             pieces.append(_compact(run))
             keys.append(text)
         if len(pieces) == before:
             break
         merged = pieces[0].merge(*pieces[1:])
-    return pieces
 
 
 def _compact(estimate: Estimate) -> Estimate:
