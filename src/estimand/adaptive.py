@@ -291,6 +291,9 @@ class _Work:
         drawn = remember("prior draws", lambda: draw_prior(self.density, keys))
         found = cast(Found, tuple(np.asarray(x, float) for x in drawn))
         self.num_evaluations += PROBE
+        if np.isnan(found[0]).any():
+            self.has_nan = True
+            return
         probe = Draws(
             *found,
             log_proposal=found[1],

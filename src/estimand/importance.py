@@ -87,7 +87,8 @@ class Draws(NamedTuple):
         """Prior mass of the places at which the density or an output is no number."""
         is_bad = ~(self.log_likelihood < np.inf)
         is_bad |= (self.log_likelihood > -np.inf) & ~(self.log_sizes < np.inf).all(axis=1)
-        ratio = self.log_prior - self.log_proposal
+        with np.errstate(invalid="ignore"):
+            ratio = self.log_prior - self.log_proposal
         # A draw whose prior density is no number either is far outside.
         return math.exp(log_mean(np.where(is_bad & np.isfinite(ratio), ratio, -np.inf)))
 
