@@ -52,6 +52,7 @@ from estimand.journal import clock, remember
 from estimand.laplace import Mode, find_mode
 from estimand.methods import Figures, Run, in_plain_coordinates, worst
 from estimand.mixture import CHUNK
+from estimand.program import ProgramError
 from estimand.progress import Progress, say
 from estimand.proposal import PRIOR_SHARE, Exploration, Proposal
 from estimand.settings import Settings, require_count
@@ -134,6 +135,10 @@ class AdaptiveIS(Settings):
 
     def check(self, density: Density) -> None:
         density.require_continuous("AdaptiveIS", "continuous sites")
+        if density.dimension == 0:
+            raise ProgramError(
+                f"AdaptiveIS: program {density.name!r} has nothing to draw; use Auto or TABI."
+            )
         self.scout_for(density).check(density)
 
     def scout_for(self, density: Density) -> SMC:

@@ -12,7 +12,7 @@ from estimand.adaptive import SLACK, AdaptiveIS
 from estimand.bridge import BridgeSampling
 from estimand.compilation import compile_seconds
 from estimand.density import Density
-from estimand.evidence import Status
+from estimand.evidence import ImportanceSampling, Status
 from estimand.importance import is_reached
 from estimand.interruption import offer, offering_nothing
 from estimand.journal import clock, remember
@@ -37,6 +37,8 @@ from estimand.smc import SMC
 MAX_ISLAND_DIMENSION = 20
 ISLANDS = SMC(num_particles=4000, num_steps=40, num_islands=16)
 CHAINS = BridgeSampling(num_samples=2500, num_warmup=1000, num_chains=8)
+# For programs without latent sites, whose weights are all equal.
+POINT = TABI(ImportanceSampling(num_samples=1000))
 # What these cost for each density, roughly.
 ROUTE_COST = 1_000_000
 # Shares of the budget for the mixture, and for a second one in other coordinates.
@@ -113,6 +115,10 @@ class _Journey:
         self.notes: list[str] = []
 
     def run(self) -> Run:
+        if self.density.dimension == 0:
+            self.notes.append("there is nothing to draw: it is the return value itself")
+            run = self._counted(POINT.run(self._next_key(), self.density))
+            return self._finished(run, list(run.figures))
         sites = self.density.layout.discrete_sites
         if sites:
             outputs = tuple(range(self.density.num_outputs))
