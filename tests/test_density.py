@@ -480,7 +480,7 @@ def test_discrete_sites_come_last() -> None:
     assert density.layout.num_continuous == 2
     assert density.layout.discrete_sites == ("k", "counts", "flag")
     assert density.dimension == 2 + 1 + 6 + 1
-    assert density.discrete_elements.tolist() == [-1, -1, 0, 1, 1, 1, 2, 2, 2, 3]
+    assert density.layout.discrete_elements.tolist() == [-1, -1, 0, 1, 1, 1, 2, 2, 2, 3]
 
 
 DISCRETE_POSITION = [0.4, -0.2, 2.0, 3.0, 0.0, 0.0, 1.0, 1.0, 1.0, 0.0]

@@ -34,7 +34,9 @@ from estimand.importance import (
     Found,
     Part,
     controlled_log_mean,
+    draw_prior,
     error_scale,
+    evaluate,
     is_reached,
     mass_at_the_edge,
     output_figures,
@@ -44,10 +46,12 @@ from estimand.importance import (
     pooled,
     relative_weights,
 )
+from estimand.interruption import offer
 from estimand.journal import clock, remember
 from estimand.laplace import Mode, find_mode
 from estimand.methods import Figures, Run, in_plain_coordinates, worst
 from estimand.mixture import CHUNK
+from estimand.program import ProgramError
 from estimand.progress import Progress, say
 from estimand.proposal import Exploration, Proposal
 from estimand.settings import Settings, require_count
@@ -133,6 +137,10 @@ class AdaptiveIS(Settings):
     def check(self, density: Density) -> None:
         if not density.layout.is_spreadable:
             density.require_continuous("AdaptiveIS", "continuous sites or integers")
+        if density.dimension == 0:
+            raise ProgramError(
+                f"AdaptiveIS: program {density.name!r} has nothing to draw; use Auto or TABI."
+            )
         density = density.spread()
         self.scout_for(density).check(density)
 
@@ -152,21 +160,11 @@ class AdaptiveIS(Settings):
 
     def run(self, rng_key: jax.Array, density: Density) -> Run:
         density = self._in_coordinates(density)
-        outputs = range(density.num_outputs)
-        known = density.known_signs
+        known, outputs = density.known_signs, range(density.num_outputs)
         signed = [Part(sign, i) for i in outputs for sign in (1, -1) if sign * known[i] >= 0]
         parts = [GAMMA2, *signed]
         work = _Work(self, rng_key, density, parts)
-        draws = work.estimate()
-        run = Run(
-            figures=tuple(_judged(work, draws, output) for output in outputs),
-            num_evaluations=work.num_evaluations,
-            num_gradients=work.num_gradients,
-            ess_z2=0.0 if draws is None else part_ess(draws, GAMMA2),
-            log_z2=-math.inf if draws is None else controlled_log_mean(draws, GAMMA2),
-            evidence=tuple((part.name, work.evidence(draws, part)) for part in parts),
-        )
-        return in_plain_coordinates(run, density)
+        return work.run(work.estimate())
 
     def estimate(self, rng_key: jax.Array, density: Density) -> Evidence:
         self.check(density)
@@ -239,6 +237,22 @@ class _Work:
         self.has_nan |= draws.nan_mass() > MAX_NAN_MASS
         return draws
 
+    def run(self, draws: Draws | None) -> Run:
+        """What the draws say of all outputs."""
+        run = Run(
+            figures=tuple(_judged(self, draws, i) for i in range(self.density.num_outputs)),
+            num_evaluations=self.num_evaluations,
+            num_gradients=self.num_gradients,
+            ess_z2=0.0 if draws is None else part_ess(draws, GAMMA2),
+            log_z2=-math.inf if draws is None else controlled_log_mean(draws, GAMMA2),
+            evidence=tuple((part.name, self.evidence(draws, part)) for part in self.parts),
+        )
+        return in_plain_coordinates(run, self.density)
+
+    def _offer(self, draws: Draws) -> None:
+        if GAMMA2 in self.parts:
+            offer(lambda: self.run(draws))
+
     @property
     def spent(self) -> int:
         return self.num_evaluations + 3 * self.num_gradients
@@ -268,7 +282,7 @@ class _Work:
 
         def evaluated() -> list[np.ndarray]:
             pieces = [
-                _evaluate(self.density, jnp.asarray(padded[start : start + CHUNK], dtype))
+                evaluate(self.density, jnp.asarray(padded[start : start + CHUNK], dtype))
                 for start in range(0, len(padded), CHUNK)
             ]
             return [
@@ -283,9 +297,12 @@ class _Work:
     def _explore(self) -> None:
         self._say("drawing from the prior")
         keys = jax.random.split(self._next_key(), PROBE)
-        drawn = remember("prior draws", lambda: _draw_prior(self.density, keys))
+        drawn = remember("prior draws", lambda: draw_prior(self.density, keys))
         found = cast(Found, tuple(np.asarray(x, float) for x in drawn))
         self.num_evaluations += PROBE
+        if np.isnan(found[0]).any():
+            self.has_nan = True
+            return
         probe = Draws(
             *found,
             log_proposal=found[1],
@@ -293,6 +310,7 @@ class _Work:
             controls=np.zeros((PROBE, 0)),
         )
         self.has_nan |= probe.nan_mass() > 0
+        self._offer(probe._replace(replicate=np.arange(PROBE) % self.settings.num_replicates))
         self.prior = mixtures.fit(probe.positions, np.zeros(PROBE), np.arange(PROBE), self.rng)
         enough = max(ENOUGH_FROM_PRIOR, 20 * _num_moments(self.density.dimension))
         for part in self.parts:
@@ -419,6 +437,7 @@ class _Work:
         self._say("integrating")
         began = self.seconds
         draws = Draws.join([self._draw(proposal, count, r) for r in replicates])
+        self._offer(draws)
         reserve = self.exploration if self.explored else (0, 0.0)
         while (lack := self._lack(draws)) > 1:
             cost = len(replicates) * count
@@ -430,6 +449,7 @@ class _Work:
                 break
             more = [self._draw(proposal, count, r) for r in replicates]
             draws, count = Draws.join([draws, *more]), 2 * count
+            self._offer(draws)
         return draws
 
     def _lack(self, draws: Draws) -> float:
@@ -526,24 +546,3 @@ def _judged(work: _Work, draws: Draws | None, output: int) -> Figures:
     if not is_reached(figures, SLACK * work.settings.relative_error):
         statuses.append(Status.not_converged)
     return figures._replace(status=worst(statuses))
-
-
-# --- compiled pieces ---
-
-
-@jax.jit
-def _draw_prior(density: Density, rng_keys: jax.Array) -> tuple:
-    def one(key: jax.Array) -> tuple:
-        position, terms, outputs = density.draw_with_outputs(key)
-        return position, terms.log_prior, terms.log_likelihood, *outputs
-
-    return jax.vmap(one)(rng_keys)
-
-
-@jax.jit
-def _evaluate(density: Density, positions: jax.Array) -> tuple:
-    def one(position: jax.Array) -> tuple:
-        terms, outputs = density.evaluate(position)
-        return terms.log_prior, terms.log_likelihood, *outputs
-
-    return jax.vmap(one)(positions)

@@ -10,10 +10,12 @@ import jax
 
 from estimand.adaptive import SLACK, AdaptiveIS
 from estimand.bridge import BridgeSampling
+from estimand.compilation import compile_seconds
 from estimand.density import Density
-from estimand.evidence import Status
+from estimand.evidence import ImportanceSampling, Status
 from estimand.importance import is_reached
-from estimand.journal import clock
+from estimand.interruption import offer, offering_nothing
+from estimand.journal import clock, remember
 from estimand.methods import (
     MAX_JOINT_ERRORS,
     TABI,
@@ -25,6 +27,7 @@ from estimand.methods import (
     worst,
 )
 from estimand.posterior_bridge import PosteriorBridge
+from estimand.program import ProgramError
 from estimand.progress import Progress, say
 from estimand.settings import Settings, require_count
 from estimand.smc import SMC
@@ -34,11 +37,15 @@ from estimand.smc import SMC
 MAX_ISLAND_DIMENSION = 20
 ISLANDS = SMC(num_particles=4000, num_steps=40, num_islands=16)
 CHAINS = BridgeSampling(num_samples=2500, num_warmup=1000, num_chains=8)
+# For programs without latent sites, whose weights are all equal.
+POINT = TABI(ImportanceSampling(num_samples=1000))
 # What these cost for each density, roughly.
 ROUTE_COST = 1_000_000
 # Shares of the budget for the mixture, and for a second one in other coordinates.
 FIRST_SHARE, SECOND_SHARE = 0.8, 0.2
 MIN_SCALE = 0.1
+# Every output is explored on its own: ten take ten seconds, and more than this an hour.
+MAX_OUTPUTS = 200
 
 # Statuses that another route may mend. A NaN or missing mass it would only find again.
 _MENDABLE = (
@@ -86,6 +93,13 @@ class Auto(Settings):
 
     def check(self, density: Density) -> None:
         density.require_prior("the default method")
+        if density.num_outputs > MAX_OUTPUTS:
+            raise ProgramError(
+                f"program {density.name!r} has {density.num_outputs:,} outputs, and the default "
+                f"method explores each on its own, at most {MAX_OUTPUTS} of them. Estimate some at "
+                "a time, as in expectation[0]; or all from the same draws of the posterior by "
+                "SelfNormalised(SMC()) or PosteriorMCMC()."
+            )
 
     def run(self, rng_key: jax.Array, density: Density) -> Run:
         return _Journey(self, rng_key, density).run()
@@ -101,6 +115,10 @@ class _Journey:
         self.notes: list[str] = []
 
     def run(self) -> Run:
+        if self.density.dimension == 0:
+            self.notes.append("there is nothing to draw: it is the return value itself")
+            run = self._counted(POINT.run(self._next_key(), self.density))
+            return self._finished(run, list(run.figures))
         layout = self.density.layout
         if not layout.is_spreadable:
             outputs = tuple(range(self.density.num_outputs))
@@ -112,14 +130,20 @@ class _Journey:
         is_standardised = has_varying_scales or not is_event
         run = self._by_mixture(FIRST_SHARE, standardise=is_standardised)
         figures = list(run.figures)
+        offer(lambda: self._finished(run, figures))
+        with offering_nothing():
+            self._mend(figures, has_varying_scales or is_event, not is_standardised)
+        return self._finished(run, figures)
+
+    def _mend(self, figures: list[Figures], has_other: bool, standardise: bool) -> None:
+        """Puts the figures of other routes in the place of weak ones, as far as is allowed."""
         can_repeat = self._weak(figures) and self._has_left(max(SECOND_SHARE, self.spent_share / 2))
-        if can_repeat and (has_varying_scales or is_event):
-            other = self._by_mixture(SECOND_SHARE, standardise=not is_standardised)
+        if can_repeat and has_other:
+            other = self._by_mixture(SECOND_SHARE, standardise=standardise)
             self._take(figures, other.figures, "the mixture in other coordinates")
         weak = self._weak(figures)
         if weak and self._has_left(MIN_SCALE * self._route_share(weak)):
             self._take_last_route(figures, weak)
-        return self._finished(run, figures)
 
     def _by_mixture(self, share: float, *, standardise: bool) -> Run:
         method = AdaptiveIS(
@@ -177,13 +201,24 @@ class _Journey:
     def spent_share(self) -> float:
         return self.spent / self.settings.max_evaluations
 
+    @property
+    def share_left(self) -> float:
+        """What is left of the budget, or less if at the pace so far there is no time for it.
+
+        A further route is compiled again, which takes as long as it has so far.
+        """
+        compiling = remember("compile seconds", compile_seconds)
+        running = clock() - self.started - compiling
+        seconds_per_share = max(running, 0.0) / max(self.spent_share, 1e-12)
+        in_time = (self.seconds_left - compiling) / max(seconds_per_share, 1e-12)
+        return min(1 - self.spent_share, in_time)
+
     def _has_left(self, share: float) -> bool:
-        return 1 - self.spent_share >= share and self.seconds_left > 0
+        return self.share_left >= share and self.seconds_left > 0
 
     def _scale(self, outputs: tuple[int, ...]) -> float:
         """How large a last route may be that estimates each part on its own."""
-        left = 1 - self.spent_share
-        return min(1.0, max(MIN_SCALE, left / self._route_share(outputs)))
+        return min(1.0, max(MIN_SCALE, self.share_left / self._route_share(outputs)))
 
     def _route_share(self, outputs: tuple[int, ...]) -> float:
         """What a last route of full size costs, as a share of the budget."""

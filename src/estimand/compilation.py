@@ -41,6 +41,12 @@ class CompilationClock:
         return total
 
 
+def compile_seconds() -> float:
+    """Seconds of compilation so far, by the clock that runs in this thread; 0 without one."""
+    clock = getattr(_active, "clock", None)
+    return 0.0 if clock is None else clock.seconds
+
+
 def _record(event: str, duration_secs: float, **_: str | int) -> None:
     clock = getattr(_active, "clock", None)
     if clock is None or not event.startswith(_PREFIX):

@@ -38,6 +38,7 @@ from estimand.program import (
     ProgramError,
     drawing_from_prior,
 )
+from estimand.sites import TRACING
 
 
 @dataclasses.dataclass(frozen=True)
@@ -95,6 +96,19 @@ class Layout:
     def is_spreadable(self) -> bool:
         """Whether every discrete site is one of integers."""
         return all(site.is_spreadable for site in self.sites if site.latent.is_discrete)
+
+    @property
+    def discrete_elements(self) -> np.ndarray:
+        """For every coordinate the number of the discrete element it belongs to; −1 if none."""
+        owner, count = np.full(self.dimension, -1), 0
+        for site in self.sites:
+            if site.latent.is_discrete:
+                shape = site.latent.shape
+                batch = shape[: len(shape) - site.latent.event_dim]
+                elements = np.arange(math.prod(batch)).reshape(batch + (1,) * site.latent.event_dim)
+                owner[site.start : site.stop] = count + np.broadcast_to(elements, shape).ravel()
+                count += math.prod(batch)
+        return owner
 
     @property
     def is_transformed(self) -> np.ndarray:
@@ -294,7 +308,7 @@ def coordinates_of(expectation: Expectation) -> tuple[Coordinates, ...]:
     spreadable: dict[str, bool] = {}
 
     def draw(rng_key: jax.Array) -> None:
-        with handlers.trace() as sites, drawing_from_prior(rng_key):
+        with TRACING, handlers.trace() as sites, drawing_from_prior(rng_key):
             expectation.run()
         for latent in expectation.latents:
             # NumPyro's `biject_to` raises this for a support that it has no bijection to.

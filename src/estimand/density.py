@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import math
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -42,6 +41,7 @@ from estimand.program import (
     as_numbers,
     drawing_from_prior,
 )
+from estimand.sites import TRACING, observed_log_prob
 from estimand.target import Reading, SignedLog, read
 
 # Up to this many continuous dimensions a gradient is taken in forward mode, above it in reverse
@@ -242,7 +242,8 @@ class Density:
             lambda soft: reading.softened(soft, scales, position, self.arrays),
             out_axes=((None, None), 0),
         )(softness)
-        return Terms(log_prior, log_likelihood, jax.vmap(self._log_part)(outputs))
+        log_target = jax.vmap(self._log_part, in_axes=(0, None))(outputs, log_likelihood)
+        return Terms(log_prior, log_likelihood, log_target)
 
     def evaluate(self, position: jax.Array) -> tuple[Terms, SignedLog]:
         """Terms and every output, as sign and log-magnitude, in one evaluation."""
@@ -252,7 +253,8 @@ class Density:
             nothing = jnp.zeros(0)
             return Terms(log_prior, log_likelihood, jnp.zeros(())), SignedLog(nothing, nothing)
         (log_prior, log_likelihood), outputs = self._reading.lifted(position, self.arrays)
-        return Terms(log_prior, log_likelihood, self._log_part(outputs)), outputs
+        log_target = self._log_part(outputs, log_likelihood)
+        return Terms(log_prior, log_likelihood, log_target), outputs
 
     def draw_with_outputs(self, rng_key: jax.Array) -> tuple[jax.Array, Terms, SignedLog]:
         """An exact draw from the prior with its terms and outputs, in one evaluation."""
@@ -262,11 +264,12 @@ class Density:
     def _prior_position(self, rng_key: jax.Array) -> jax.Array:
         return self._unconstrain(self._trace(None, rng_key)[0], jax.random.fold_in(rng_key, 1))
 
-    def _log_part(self, outputs: SignedLog) -> jax.Array:
-        """log f± of this part's output."""
+    def _log_part(self, outputs: SignedLog, log_likelihood: jax.Array) -> jax.Array:
+        """log f± of this part's output, which may be anything where the likelihood is 0."""
         sign, log_abs = outputs.sign[self.output], outputs.log_abs[self.output]
         log_f = jnp.where(self.sign * sign > 0, log_abs, -jnp.inf)
         log_f = jnp.where(jnp.isnan(log_abs), jnp.nan, log_f)
+        log_f = jnp.where((log_likelihood == -jnp.inf) & is_invalid(log_f), -jnp.inf, log_f)
         return jnp.where(self.sign == 0, 0.0, log_f)
 
     @property
@@ -302,7 +305,9 @@ class Density:
             return self._unconstrain(sites), Terms(*log_densities, jnp.zeros(()))
         numbers = as_numbers(value)
         outputs = SignedLog(jnp.sign(numbers), _log_abs(numbers))
-        return self._unconstrain(sites), Terms(*log_densities, self._log_part(outputs))
+        return self._unconstrain(sites), Terms(
+            *log_densities, self._log_part(outputs, log_densities[1])
+        )
 
     def value_and_gradient(
         self, position: jax.Array, point: PathPoint
@@ -325,7 +330,7 @@ class Density:
         """For every discrete coordinate a draw from its prior given the position.
 
         Gives the position with all of them redrawn, and the log prior of the present and of the
-        redrawn values, one for each element that is drawn as a whole (see `discrete_elements`).
+        redrawn values, one for each element that is drawn as a whole (`Layout.discrete_elements`).
         """
         sites, _ = self._trace(self._substitution(position))
         drawn, before, after = position, [], []
@@ -340,19 +345,6 @@ class Density:
             before.append(jnp.ravel(fn.log_prob(site["value"])))
             after.append(jnp.ravel(fn.log_prob(value)))
         return drawn, jnp.concatenate(before), jnp.concatenate(after)
-
-    @property
-    def discrete_elements(self) -> np.ndarray:
-        """For every coordinate the number of the discrete element it belongs to; −1 if none."""
-        owner, count = np.full(self.dimension, -1), 0
-        for site in self.layout.sites:
-            if site.latent.is_discrete:
-                shape = site.latent.shape
-                batch = shape[: len(shape) - site.latent.event_dim]
-                elements = np.arange(math.prod(batch)).reshape(batch + (1,) * site.latent.event_dim)
-                owner[site.start : site.stop] = count + np.broadcast_to(elements, shape).ravel()
-                count += math.prod(batch)
-        return owner
 
     # --- what the estimators need to ask before they start ---
 
@@ -388,7 +380,7 @@ class Density:
         return self.layout.data.arguments(self.arrays)
 
     def _trace(self, substitution: Callable | None, rng_key: Any = None) -> tuple[dict, Any]:
-        with handlers.trace() as sites:
+        with TRACING, handlers.trace() as sites:
             if substitution is None:
                 with drawing_from_prior(rng_key):
                     return sites, self.run()
@@ -433,8 +425,7 @@ class Density:
                 log_prior += jnp.sum(jacobian(place.take(position), site["value"]))
         for site in sites.values():
             if site["type"] == "sample" and site["is_observed"]:
-                # NumPyro compares data in NumPy with bounds that may be traced.
-                log_prob = site["fn"].log_prob(jnp.asarray(site["value"]))
+                log_prob = observed_log_prob(site)
                 scaled = log_prob if site["scale"] is None else site["scale"] * log_prob
                 log_likelihood += jnp.sum(scaled)
         return log_prior, log_likelihood

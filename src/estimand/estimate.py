@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import functools
 import json
@@ -9,7 +10,7 @@ import math
 import os
 import time
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import jax
 import numpy as np
@@ -20,9 +21,10 @@ from estimand.compilation import CompilationClock
 from estimand.density import Density
 from estimand.diagnostics import Diagnosis, diagnose
 from estimand.evidence import Estimator, Evidence, Status
-from estimand.goal import judged, lack_of
+from estimand.goal import Task, judged, lack_of, task_of
+from estimand.interruption import collecting
 from estimand.merge import merge
-from estimand.methods import Method
+from estimand.methods import Method, cut_off
 from estimand.origin import (
     Origin,
     as_key,
@@ -41,13 +43,6 @@ if TYPE_CHECKING:
 
 # The names under which the draws of a density can be asked for.
 _DRAWN = {"posterior": "gamma2"} | {name: name for name in PARTS}
-
-
-class Task(NamedTuple):
-    """What an estimate is of, as it is needed to go on with it."""
-
-    expectation: Expectation
-    method: Method
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
@@ -95,6 +90,8 @@ class Estimate(Record):
             number = f"{figures.value:.6g} ± {figures.standard_error:.2g}"
             if figures.status is Status.no_mass_found:
                 number = "no mass found"
+            elif figures.status is Status.underflow:
+                number = "below the smallest number"
             span = f"95 % interval [{low:.6g}, {high:.6g}]"
             lines.append(f"{name}{number}   {span}   {figures.status.name}")
         cost = f"{self.num_evaluations:,} evaluations, {self.num_gradients:,} gradients"
@@ -223,7 +220,7 @@ class Estimate(Record):
         if not max_evaluations > 0:
             raise ValueError(f"refine: max_evaluations must be positive; it is {max_evaluations}.")
         require_count("refine", "max_runs", max_runs)
-        task = _task_of(self, expectation, method)
+        task = task_of(self, self.task, expectation, method)
         with progress.bar(progress_bar):
             pieces = _refined(self, task, relative_error, max_evaluations, max_runs)
         estimate = judged(pieces[0].merge(*pieces[1:]), task.method, relative_error)
@@ -370,6 +367,10 @@ def estimate_expectation(
             from it when it is called again with the same arguments, to the same result. In the
             end the file is the saved record, which such a call then returns at once.
 
+    Ctrl-C gives what is known by then, as an estimate that is `not_converged`: returned, or with
+    ``throw=True`` as the error's `estimate`. With a checkpoint, and where nothing is known yet, it
+    is a KeyboardInterrupt as usual.
+
     Raises:
         EstimationError: if the status is not `ok`, unless ``throw=False``.
         CheckpointError: if the checkpoint is of another program, data, method, key, precision or
@@ -395,7 +396,7 @@ def estimate_expectation(
     task, origin = Task(expectation, method), origin_of(expectation, method, key)
     with progress.bar(progress_bar):
         if checkpoint is None:
-            estimate = _estimated(task, key, origin)
+            estimate = _estimated(task, key, origin, is_offered=True)
         else:
             estimate = _resumed(checkpoint, task, key, origin)
     if throw and not estimate.status:
@@ -403,12 +404,18 @@ def estimate_expectation(
     return estimate
 
 
-def _estimated(task: Task, key: jax.Array, origin: Origin) -> Estimate:
+def _estimated(task: Task, key: jax.Array, origin: Origin, *, is_offered: bool = False) -> Estimate:
+    """The estimate; with `is_offered`, after Ctrl-C the one that is known by then."""
     started = time.perf_counter()
-    with CompilationClock() as clock:
+    with CompilationClock() as clock, collecting() as offers:
         density = Density.of(task.expectation)
         task.method.check(density)
-        run = task.method.run(key, density)
+        try:
+            run = task.method.run(key, density)
+        except KeyboardInterrupt:
+            if offers.last is None or not is_offered:
+                raise
+            run = cut_off(offers.last())
     assert task.expectation.output is not None
     return Estimate(
         program=task.expectation.name,
@@ -441,41 +448,22 @@ def _resumed(path: str | os.PathLike, task: Task, key: jax.Array, origin: Origin
 # --- going on with an estimate ---
 
 
-def _task_of(estimate: Estimate, expectation: Expectation | None, method: Method | None) -> Task:
-    """What the estimate is of, checked against it."""
-    if expectation is None and estimate.task is not None:
-        expectation = estimate.task.expectation
-    if method is None:
-        method = Auto() if estimate.task is None else estimate.task.method
-    if expectation is None:
-        raise ValueError(
-            "refine: a record that was loaded does not have its program: give it with its data, "
-            f"as in refine(expectation={estimate.program}(data), relative_error=...)."
-        )
-    if not estimate.origin.keys:
-        raise ValueError(
-            "refine: the estimate does not say which key it is of; only estimates made by "
-            "estimate_expectation can be refined."
-        )
-    if not isinstance(expectation, Expectation):
-        raise TypeError(f"refine: expected a bound expectation program, got {expectation!r}.")
-    given = origin_of(expectation, method, jax.random.key(0))
-    for what, remedy in {
-        "program": "give the program that it was made with, unchanged",
-        "data": "give the same data",
-        "method": f"give method={estimate.method}",
-    }.items():
-        if getattr(given, f"{what}_digest") != getattr(estimate.origin, f"{what}_digest"):
-            raise ValueError(f"refine: the estimate is of another {what}: {remedy}.")
-    return Task(expectation, method)
-
-
 def _refined(
     estimate: Estimate, task: Task, goal: float, max_evaluations: float, max_runs: int
 ) -> list[Estimate]:
-    """The estimate and further runs, in rounds that at most double the number of runs."""
-    pieces, keys, spent = [estimate], list(estimate.origin.keys), 0.0
-    merged = estimate
+    """The estimate and further runs, as many as there are when Ctrl-C is pressed."""
+    pieces = [estimate]
+    with contextlib.suppress(KeyboardInterrupt):
+        _go_on(pieces, task, goal, max_evaluations, max_runs)
+    return pieces
+
+
+def _go_on(
+    pieces: list[Estimate], task: Task, goal: float, max_evaluations: float, max_runs: int
+) -> None:
+    """Adds further runs to the pieces, in rounds that at most double the number of runs."""
+    merged = pieces[0]
+    keys, spent = list(merged.origin.keys), 0.0
     while (lack := lack_of(judged(merged, task.method, goal), goal)) > 1:
         cost = merged.cost / len(keys)
         wanted = min(math.ceil((min(lack, 2.0) - 1) * len(keys)), max_runs + 1 - len(pieces))
@@ -492,7 +480,6 @@ def _refined(
         if len(pieces) == before:
             break
         merged = pieces[0].merge(*pieces[1:])
-    return pieces
 
 
 def _compact(estimate: Estimate) -> Estimate:

@@ -10,6 +10,7 @@ import dataclasses
 import enum
 import functools
 import math
+import sys
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple, Protocol
 
@@ -26,6 +27,7 @@ from estimand.density import Density, is_invalid
 from estimand.journal import remember
 from estimand.program import ProgramError
 from estimand.settings import Settings, require_count
+from estimand.sites import TRACING
 
 # Below this effective sample size the standard error itself is too noisy to be trusted.
 MIN_ESS = 50.0
@@ -56,6 +58,10 @@ class Status(enum.Enum):
     no_mass_found = (
         "No sample found any mass of the target. That is no proof that there is none: take more "
         "samples or more temperatures, or start from a proposal that reaches the target."
+    )
+    underflow = (
+        "There is mass, but the expectation is nearer to 0 than floating point can hold: the "
+        "logarithms of its parts are in log_z. Return a multiple of it that is larger."
     )
     nan_density = (
         "The density or the target was NaN or +inf at some positions, which were treated as "
@@ -229,6 +235,8 @@ def _generalised_pareto_shape(excess: np.ndarray) -> float:
     grid = 30 + math.isqrt(size)
     quartile = excess[int(size / 4 + 0.5) - 1]
     steps = 1 - np.sqrt(grid / (np.arange(1, grid + 1) - 0.5))
+    if not quartile > sys.float_info.min / excess[-1]:
+        return math.inf  # Weights that differ by more than all numbers do.
     theta = steps / (3 * quartile) + 1 / excess[-1]
     shapes = np.mean(np.log1p(-theta[:, None] * excess), axis=1)
     log_likelihood = size * (np.log(-theta / shapes) - shapes - 1)
@@ -344,7 +352,7 @@ class _SiteDistributions:
 
 def _run_guide(guide: Callable, density: Density, rng_key: jax.Array) -> dict:
     args, kwargs = density.arguments()
-    with handlers.trace() as sites, handlers.seed(rng_seed=rng_key):
+    with TRACING, handlers.trace() as sites, handlers.seed(rng_seed=rng_key):
         guide(*args, **kwargs)
     return {name: site for name, site in sites.items() if site["type"] == "sample"}
 

@@ -1,18 +1,30 @@
-"""Whether an estimate has the error that was asked for, and how many draws it lacks."""
+"""Whether an estimate has the error that was asked for, what it lacks, and how to go on."""
 
 from __future__ import annotations
 
 import dataclasses
 import math
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
+import jax
+
+from estimand.auto import Auto
 from estimand.evidence import Status
 from estimand.importance import error_scale, is_reached
 from estimand.merge import ENOUGH_EFFECTIVE
 from estimand.methods import Figures, Method, worst
+from estimand.origin import origin_of
+from estimand.program import Expectation
 from estimand.record import Record
 
 Kind = TypeVar("Kind", bound=Record)
+
+
+class Task(NamedTuple):
+    """What an estimate is of, as it is needed to go on with it."""
+
+    expectation: Expectation
+    method: Method
 
 
 def lack_of(record: Record, goal: float) -> float:
@@ -48,3 +60,34 @@ def judged(estimate: Kind, method: Method, goal: float) -> Kind:
     if tuple(figures) == estimate.run.figures:
         return estimate
     return dataclasses.replace(estimate, run=estimate.run._replace(figures=tuple(figures)))
+
+
+def task_of(
+    estimate: Record, task: Task | None, expectation: Expectation | None, method: Method | None
+) -> Task:
+    """What the estimate is of, checked against it."""
+    if expectation is None and task is not None:
+        expectation = task.expectation
+    if method is None:
+        method = Auto() if task is None else task.method
+    if expectation is None:
+        raise ValueError(
+            "refine: a record that was loaded does not have its program: give it with its data, "
+            f"as in refine(expectation={estimate.program}(data), relative_error=...)."
+        )
+    if not estimate.origin.keys:
+        raise ValueError(
+            "refine: the estimate does not say which key it is of; only estimates made by "
+            "estimate_expectation can be refined."
+        )
+    if not isinstance(expectation, Expectation):
+        raise TypeError(f"refine: expected a bound expectation program, got {expectation!r}.")
+    given = origin_of(expectation, method, jax.random.key(0))
+    for what, remedy in {
+        "program": "give the program that it was made with, unchanged",
+        "data": "give the same data",
+        "method": f"give method={estimate.method}",
+    }.items():
+        if getattr(given, f"{what}_digest") != getattr(estimate.origin, f"{what}_digest"):
+            raise ValueError(f"refine: the estimate is of another {what}: {remedy}.")
+    return Task(expectation, method)

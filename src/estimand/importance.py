@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from typing import NamedTuple
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 
@@ -86,7 +87,8 @@ class Draws(NamedTuple):
         """Prior mass of the places at which the density or an output is no number."""
         is_bad = ~(self.log_likelihood < np.inf)
         is_bad |= (self.log_likelihood > -np.inf) & ~(self.log_sizes < np.inf).all(axis=1)
-        ratio = self.log_prior - self.log_proposal
+        with np.errstate(invalid="ignore"):
+            ratio = self.log_prior - self.log_proposal
         # A draw whose prior density is no number either is far outside.
         return math.exp(log_mean(np.where(is_bad & np.isfinite(ratio), ratio, -np.inf)))
 
@@ -248,3 +250,28 @@ def part_status(log_weights: np.ndarray, is_missed: bool) -> Status:
     if largest > MAX_WEIGHT_SHARE and pareto_k(log_weights) > MAX_PARETO_K:
         return Status.heavy_tailed
     return Status.ok if effective_sample_size(log_weights) >= MIN_EFFECTIVE else Status.low_ess
+
+
+# --- compiled pieces ---
+
+
+@jax.jit
+def draw_prior(density: Density, rng_keys: jax.Array) -> tuple:
+    """Draws from the prior, as `Found`."""
+
+    def one(key: jax.Array) -> tuple:
+        position, terms, outputs = density.draw_with_outputs(key)
+        return position, terms.log_prior, terms.log_likelihood, *outputs
+
+    return jax.vmap(one)(rng_keys)
+
+
+@jax.jit
+def evaluate(density: Density, positions: jax.Array) -> tuple:
+    """Log prior, log likelihood, signs and log-magnitudes at positions."""
+
+    def one(position: jax.Array) -> tuple:
+        terms, outputs = density.evaluate(position)
+        return terms.log_prior, terms.log_likelihood, *outputs
+
+    return jax.vmap(one)(positions)

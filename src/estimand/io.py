@@ -96,7 +96,10 @@ def load(path: str | os.PathLike) -> dict[str, Any]:
             f"{path} is damaged: its contents do not have the checksum that was saved with them. "
             "It was cut off or altered after it was written."
         )
-    content, arrays = _unarchive(payload)
+    try:
+        content, arrays = _unarchive(payload)
+    except (KeyError, ValueError, zipfile.BadZipFile) as error:
+        raise RecordError(f"{path} was not written by estimand: {error}") from error
     try:
         return _decode(content, arrays)
     except (KeyError, TypeError, ValueError) as error:

@@ -208,7 +208,7 @@ class RandomWalk(_GradientFreeKernel):
         draw_key, choose_key, accept_key = jax.random.split(rng_key, 3)
         drawn, before, after = density.draw_discrete(draw_key, state.position)
         element = jax.random.randint(choose_key, (), 0, before.size)
-        position = jnp.where(density.discrete_elements == element, drawn, state.position)
+        position = jnp.where(density.layout.discrete_elements == element, drawn, state.position)
         terms = density.terms(position)
         log_ratio = point.log_density(terms) - point.log_density(state.terms)
         log_ratio += before[element] - after[element]

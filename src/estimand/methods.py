@@ -257,7 +257,7 @@ def below_the_smallest_number(log_z1_plus: float, log_z1_minus: float) -> Figure
     return Figures(
         value=0.0,
         standard_error=math.inf,
-        status=Status.no_mass_found,
+        status=Status.underflow,
         ess_z1=0.0,
         upper_bound=sys.float_info.min,
         log_z1_plus=log_z1_plus,
@@ -271,6 +271,7 @@ _GRAVITY = (
     Status.not_converged,
     Status.heavy_tailed,
     Status.replicates_disagree,
+    Status.underflow,
     Status.no_mass_found,
     Status.nan_density,
 )
@@ -284,6 +285,14 @@ def gravity(status: Status) -> int:
 def worst(statuses: list[Status]) -> Status:
     """The gravest of several statuses."""
     return max(statuses, key=gravity)
+
+
+def cut_off(run: Run) -> Run:
+    """A run that was interrupted: its figures are those by then, and not to be trusted."""
+    figures = tuple(
+        item._replace(status=worst([item.status, Status.not_converged])) for item in run.figures
+    )
+    return run._replace(figures=figures, notes=(*run.notes, "interrupted: this was known by then"))
 
 
 @dataclasses.dataclass(frozen=True, repr=False)

@@ -21,6 +21,7 @@ from estimand.kernels import Kernel, State, Tuning
 from estimand.methods import Figures, Run, rule_of_three, worst
 from estimand.program import ProgramError
 from estimand.settings import Settings, require_count
+from estimand.sites import TRACING
 
 MAX_R_HAT = 1.05
 
@@ -112,23 +113,24 @@ def _run_nuts(
 
     NumPyro's kernel without its `MCMC`, which would compile again at every call.
     """
-    kernel = infer.NUTS(density.layout.program.model)
-    args, kwargs = density.arguments()
-    keys = jax.random.split(rng_key, settings.num_chains)
-    start = kernel.init(keys, settings.num_warmup, None, args, kwargs)
+    with TRACING:
+        kernel = infer.NUTS(density.layout.program.model)
+        args, kwargs = density.arguments()
+        keys = jax.random.split(rng_key, settings.num_chains)
+        start = kernel.init(keys, settings.num_warmup, None, args, kwargs)
 
-    def step(state: Any, _: None) -> tuple:
-        state = kernel.sample(state, args, kwargs)
-        return state, (state.z, state.num_steps)
+        def step(state: Any, _: None) -> tuple:
+            state = kernel.sample(state, args, kwargs)
+            return state, (state.z, state.num_steps)
 
-    path: Any
-    _, path = lax.scan(step, start, None, length=settings.num_warmup + settings.num_samples)
-    positions, steps = path
-    kept = jax.tree.map(lambda x: jnp.swapaxes(x[settings.num_warmup :], 0, 1), positions)
-    draws = jax.vmap(jax.vmap(kernel.postprocess_fn(args, kwargs)))(kept)
-    latents = {site.latent.name: draws[site.latent.name] for site in density.layout.sites}
-    outputs = jax.vmap(jax.vmap(density.outputs_at))(latents)
-    return outputs, steps, start.potential_energy
+        path: Any
+        _, path = lax.scan(step, start, None, length=settings.num_warmup + settings.num_samples)
+        positions, steps = path
+        kept = jax.tree.map(lambda x: jnp.swapaxes(x[settings.num_warmup :], 0, 1), positions)
+        draws = jax.vmap(jax.vmap(kernel.postprocess_fn(args, kwargs)))(kept)
+        latents = {site.latent.name: draws[site.latent.name] for site in density.layout.sites}
+        outputs = jax.vmap(jax.vmap(density.outputs_at))(latents)
+        return outputs, steps, start.potential_energy
 
 
 @functools.partial(jax.jit, static_argnums=0)

@@ -7,7 +7,6 @@ to be wrong is reported before any work starts; no density is evaluated.
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import functools
 import inspect
@@ -19,28 +18,20 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import numpyro
-import numpyro.distributions as dist
+from jax.extend.core import ClosedJaxpr, Literal, jaxprs_in_params
 from numpyro import handlers
-from numpyro.distributions import biject_to
+
+from estimand.sites import (
+    TRACING,
+    Latent,
+    ProgramError,
+    Watch,
+    check_sites,
+    drawing_from_prior,
+    observed_log_prob,
+)
 
 PARTS = ("gamma1_plus", "gamma1_minus", "gamma2")
-
-
-class ProgramError(ValueError):
-    """A program, its data or its return value cannot be used; the message says what to do."""
-
-
-@dataclasses.dataclass(frozen=True)
-class Latent:
-    """A sample site without data, as the abstract trace saw it."""
-
-    name: str
-    shape: tuple[int, ...]
-    event_dim: int
-    is_discrete: bool
-    is_proper: bool
-    is_altered: bool
-    """Under `handlers.scale` or a mask: its density is not that of its prior draws."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -313,18 +304,44 @@ def bind(
     """Binds data to a program, after checking all that an abstract trace can show."""
     leaves, treedef = jax.tree.flatten((args, kwargs))
     leaves = [_plain_column(leaf) for leaf in leaves]
+    if any(isinstance(leaf, jax.core.Tracer) for leaf in leaves):
+        raise ProgramError(
+            f"the data of program {program.name!r} are traced by JAX: bind and estimate outside "
+            "of jit, vmap and grad."
+        )
     nothing = Data(leaves, treedef, tuple(False for _ in leaves))
-    latents, output = _inspect(program, nothing, (), needs_output)
+    try:
+        latents, output, constants = _inspect(program, nothing, (), needs_output)
+    except _CONCRETE as error:
+        raise ProgramError(
+            f"program {program.name!r} needs the value of a latent site as a number of Python, and "
+            "JAX traces it without one. Use jnp.where or jax.lax.cond instead of if, and functions "
+            "of jax.numpy instead of numpy and math."
+        ) from error
     _check_missing_data(program, args, kwargs, latents)
     again = _inspect(program, nothing, (), needs_output)
-    if again != (latents, output):
+    if again[:2] != (latents, output):
         raise ProgramError(
             f"program {program.name!r} gives another structure on every call: first "
-            f"{_structure(latents, output)}, then {_structure(*again)}. Sites and return value "
+            f"{_structure(latents, output)}, then {_structure(*again[:2])}. Sites and return value "
             "must be the same in every run; remove the state that the program keeps."
+        )
+    if not _are_equal(again[2], constants):
+        raise ProgramError(
+            f"program {program.name!r} computes with other numbers on every call: it keeps state, "
+            "or draws random numbers that are no sites. Draw with numpyro.sample, and remove the "
+            "state."
         )
     data = _traceable_data(program, leaves, treedef, (latents, output), needs_output) or nothing
     return Expectation(program, data, latents, output)
+
+
+# What JAX raises where Python needs the value of something traced.
+_CONCRETE = (
+    jax.errors.ConcretizationTypeError,
+    jax.errors.TracerArrayConversionError,
+    jax.errors.TracerIntegerConversionError,
+)
 
 
 def _traceable_data(
@@ -342,7 +359,7 @@ def _traceable_data(
             continue
         try:
             data = Data(leaves, treedef, flags)
-            if _inspect(program, data, data.arrays, needs_output) == structure:
+            if _inspect(program, data, data.arrays, needs_output)[:2] == structure:
                 return data
         except Exception:  # noqa: BLE001 - whatever the model does with a tracer, we compile in
             continue
@@ -363,107 +380,62 @@ def _plain_column(leaf: Any) -> Any:
 
 def _inspect(
     program: ExpectationProgram, data: Data, arrays: tuple, needs_output: bool
-) -> tuple[tuple[Latent, ...], Output | None]:
-    """Sites and output of the program, from an abstract trace that computes nothing."""
+) -> tuple[tuple[Latent, ...], Output | None, list[Any]]:
+    """Sites, output and constants of the program, from an abstract trace that computes nothing."""
     found: list[tuple[tuple[Latent, ...], Output | None]] = []
 
-    def run(rng_key: jax.Array, arrays: tuple) -> None:
+    def run(rng_key: jax.Array, arrays: tuple) -> list[Any]:
         args, kwargs = data.arguments(arrays)
-        with handlers.trace() as sites, drawing_from_prior(rng_key):
+        with TRACING, handlers.trace() as sites, drawing_from_prior(rng_key), Watch(program.name):
             value = program.run(args, kwargs)
-        latents = _check_sites(program.name, sites)
+        latents = check_sites(program.name, sites)
         output = _describe_output(value, program.name) if needs_output else None
         found.append((latents, output))
+        observed = [
+            observed_log_prob(site)
+            for site in sites.values()
+            if site["type"] == "sample" and site["is_observed"]
+        ]
+        return [as_numbers(value), observed] if needs_output else observed
 
-    jax.eval_shape(run, jax.random.key(0), arrays)
-    return found[0]
+    jaxpr = jax.make_jaxpr(run)(jax.random.key(0), arrays)
+    return *found[0], _constants(program.name, jaxpr)
+
+
+def _constants(program: str, jaxpr: Any) -> list[Any]:
+    """The numbers that are written into a traced function."""
+    found: list[Any] = []
+    if isinstance(jaxpr, ClosedJaxpr):
+        jaxpr, found = jaxpr.jaxpr, list(jaxpr.consts)
+    for equation in jaxpr.eqns:
+        if equation.primitive.name in ("debug_callback", "debug_print"):
+            raise ProgramError(
+                f"program {program!r} has a jax.debug.print or jax.debug.callback, which would be "
+                "compiled once for every particle: remove it."
+            )
+        found.extend(atom.val for atom in equation.invars if isinstance(atom, Literal))
+        for inner in jaxprs_in_params(equation.params):
+            found.extend(_constants(program, inner))
+    found.extend(atom.val for atom in jaxpr.outvars if isinstance(atom, Literal))
+    return found
+
+
+def _are_equal(first: list[Any], second: list[Any]) -> bool:
+    return len(first) == len(second) and all(map(_is_equal, first, second))
+
+
+def _is_equal(first: Any, second: Any) -> bool:
+    if first is second or not hasattr(first, "dtype"):
+        return first is second or first == second
+    if jnp.issubdtype(first.dtype, jax.dtypes.prng_key):
+        first, second = jax.random.key_data(first), jax.random.key_data(second)
+    one, other = np.asarray(first), np.asarray(second)
+    return np.array_equal(one, other, equal_nan=one.dtype.kind in "fc")
 
 
 def _structure(latents: tuple[Latent, ...], output: Output | None) -> str:
     sites = ", ".join(f"{latent.name}{list(latent.shape)}" for latent in latents)
     return f"sites {sites or 'none'}" + (f" and outputs {output.shapes}" if output else "")
-
-
-def _check_sites(program: str, sites: dict[str, dict]) -> tuple[Latent, ...]:
-    latents = []
-    for name, site in sites.items():
-        where = f"site {name!r} of program {program!r}"
-        if site["type"] == "plate":
-            size, subsample_size = site["args"]
-            if subsample_size is not None and subsample_size < size:
-                raise ProgramError(
-                    f"plate {name!r} of program {program!r} uses {subsample_size} of {size} rows. "
-                    "A random subset gives a random density; remove subsample_size."
-                )
-        elif site["type"] != "sample" or isinstance(site["fn"], dist.Unit):
-            continue
-        elif site["is_observed"]:
-            _check_observed(where, site)
-        else:
-            latents.append(_describe_latent(where, site))
-    return tuple(latents)
-
-
-def _check_observed(where: str, site: dict) -> None:
-    value, shape = site["value"], site["fn"].shape()
-    if isinstance(value, list | tuple):
-        raise ProgramError(f"the data of {where} are a {type(value).__name__}: pass an array.")
-    data_shape = jnp.shape(value)
-    if jnp.broadcast_shapes(shape, data_shape) != data_shape:
-        raise ProgramError(
-            f"{where} has shape {shape} and its data have shape {data_shape}: together they would "
-            f"broadcast to {jnp.broadcast_shapes(shape, data_shape)}, which counts data more than "
-            "once. Reshape the data to the shape of the site."
-        )
-    is_masked = _is_wrapped(site["fn"], dist.MaskedDistribution)
-    if not is_masked and not isinstance(value, jax.core.Tracer) and np.isnan(value).any():
-        raise ProgramError(
-            f"the data of {where} contain NaN. Remove those rows, or mask them with "
-            "numpyro.handlers.mask."
-        )
-
-
-def _describe_latent(where: str, site: dict) -> Latent:
-    fn = site["fn"]
-    if isinstance(fn, dist.Delta):
-        raise ProgramError(
-            f"{where} is a latent Delta, which has no density: use numpyro.deterministic."
-        )
-    return Latent(
-        name=site["name"],
-        shape=jnp.shape(site["value"]),
-        event_dim=fn.event_dim,
-        is_discrete=bool(fn.support.is_discrete),
-        is_proper=not _is_improper(fn),
-        is_altered=site["scale"] is not None or _is_wrapped(fn, dist.MaskedDistribution),
-    )
-
-
-@contextlib.contextmanager
-def drawing_from_prior(rng_key: jax.Array) -> Iterator[None]:
-    """Latent sites are drawn from their prior; improper ones get some value of their support."""
-
-    def placeholder(site: dict) -> jax.Array | None:
-        if site["type"] != "sample" or site["is_observed"] or not _is_improper(site["fn"]):
-            return None
-        transform = biject_to(site["fn"].support)
-        return transform(jnp.zeros(transform.inverse_shape(site["fn"].shape())))
-
-    with handlers.seed(rng_seed=rng_key), handlers.substitute(substitute_fn=placeholder):
-        yield
-
-
-def _is_improper(fn: Any) -> bool:
-    return _is_wrapped(fn, dist.ImproperUniform)
-
-
-def _is_wrapped(fn: Any, kind: type) -> bool:
-    """Whether a distribution, or one that it expands or reinterprets, is of a kind."""
-    while not isinstance(fn, kind):
-        fn = getattr(fn, "base_dist", None)
-        if fn is None:
-            return False
-    return True
 
 
 def _check_missing_data(

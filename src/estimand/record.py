@@ -254,6 +254,8 @@ def _short_name(label: str) -> str:
 
 def confidence_interval(figures: Figures, is_indicator: bool, level: float) -> tuple[float, float]:
     """The ends of the interval of one output."""
+    if figures.status is Status.underflow:
+        return -figures.upper_bound, figures.upper_bound
     if not math.isfinite(figures.standard_error):
         return (0.0, min(figures.upper_bound, 1.0)) if is_indicator else (-math.inf, math.inf)
     reach = quantile(0.5 + level / 2, figures.degrees) * figures.standard_error

@@ -103,6 +103,8 @@ def estimate_text(figures: Figures) -> str:
     value, error = figures.value, figures.standard_error
     if figures.status is Status.no_mass_found and not math.isfinite(error):
         return "no mass found"
+    if figures.status is Status.underflow:
+        return "below the smallest number"
     if not 0 < error < math.inf or value == 0:
         return f"{value:.6g} ± {error:.2g}"
     digits = math.floor(math.log10(abs(value))) - math.floor(math.log10(error)) + 2

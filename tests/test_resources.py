@@ -1,0 +1,307 @@
+"""Memory, time, Ctrl-C, and many calls in one process, one after another and at once."""
+
+from __future__ import annotations
+
+import concurrent.futures
+import dataclasses
+import gc
+import json
+import math
+import os
+import resource
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import numpyro
+import numpyro.distributions as dist
+import pytest
+from stats import assert_estimate
+
+import estimand as ep
+from estimand.compilation import CompilationClock
+from estimand.progress import Progress, listening
+
+QUICK = ep.TABI(ep.ImportanceSampling(num_samples=500))
+
+
+@ep.expectation
+def cube(y: float) -> Any:
+    """E = 2.5 at y = 2."""
+    x = numpyro.sample("x", dist.Normal(0.0, 1.0))
+    numpyro.sample("y", dist.Normal(x, 1.0), obs=y)
+    return x**3
+
+
+@ep.expectation
+def wide(y: float) -> Any:
+    """An evaluation needs 10,000 numbers at a time."""
+    x = numpyro.sample("x", dist.Normal(0.0, 1.0))
+    grid = jnp.sort(jnp.sin(x * jnp.arange(10_000.0)))
+    numpyro.sample("y", dist.Normal(grid[5_000], 1.0), obs=y)
+    return grid[7_500]
+
+
+def estimate(method: Any = QUICK, y: float = 2.0, **options: Any) -> ep.Estimate:
+    return ep.estimate_expectation(cube(y), method, throw=False, **options)
+
+
+# Memory ------------------------------------------------------------------------------------------
+
+
+def working_memory(estimator: Any) -> int:
+    """Bytes that XLA says the compiled estimator needs beside its arguments and results."""
+    density = ep.Density.of(wide(0.5)).part("gamma1_plus")
+    compiled = jax.jit(estimator.estimate).lower(jax.random.key(0), density).compile()
+    return int(compiled.memory_analysis().temp_size_in_bytes)
+
+
+@pytest.mark.parametrize("estimator", [ep.ImportanceSampling(), ep.AnIS(num_temperatures=3)])
+def test_batch_size_bounds_memory(estimator: Any) -> None:
+    """Ten times the samples need the memory of one batch, and less than a tenth of no batches."""
+    small, large, whole = (
+        working_memory(dataclasses.replace(estimator, num_samples=count, batch_size=size))
+        for count, size in ((1_000, 100), (10_000, 100), (10_000, None))
+    )
+    assert large < small + 10_000 * 200
+    assert large < whole / 10
+
+
+PEAK = """
+import resource, sys
+import jax
+jax.config.update("jax_enable_x64", True)
+sys.path.insert(0, sys.argv[1])
+import estimand as ep
+from test_resources import wide
+
+def run(batch_size):
+    sampler = ep.ImportanceSampling(num_samples=2_000, batch_size=batch_size)
+    ep.log_evidence(wide(0.5), sampler)
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+
+run(10)
+print(run(50), run(100), run(None))
+"""
+
+
+@pytest.mark.slow
+def test_batch_size_bounds_the_peak_of_a_process() -> None:
+    """In megabytes: 50 more rows of 10,000 numbers are 4, all 2,000 rows are 160."""
+    done = in_a_process(PEAK, str(Path(__file__).parent))
+    before, batches, whole = map(float, done.stdout.split())
+    assert batches - before < 50
+    assert whole - batches > 100
+
+
+def in_a_process(code: str, *arguments: str) -> subprocess.CompletedProcess:
+    done = subprocess.run(
+        [sys.executable, "-c", code, *arguments], capture_output=True, text=True, timeout=600
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    return done
+
+
+@pytest.mark.slow
+def test_a_thousand_calls_leave_nothing_behind() -> None:
+    """Fresh data in every call; what grows is measured over the last 900."""
+    for k in range(100):
+        estimate(y=0.01 * k, rng_key=k)
+    gc.collect()
+    objects, before = len(gc.get_objects()), peak_memory()
+    with CompilationClock() as clock:
+        for k in range(100, 1000):
+            estimate(y=0.01 * k, rng_key=k)
+    gc.collect()
+    assert clock.num_compilations == 0
+    assert len(gc.get_objects()) - objects < 1000
+    assert peak_memory() - before < 20
+
+
+def peak_memory() -> float:
+    """The largest memory of this process so far, in megabytes."""
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+
+
+# Time --------------------------------------------------------------------------------------------
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("goal", [1e-6, 1e-9], ids=["more draws", "more routes"])
+def test_a_budget_of_seconds_is_kept(goal: float) -> None:
+    """An error that is not reached in that time; compilation is within the budget."""
+    method = ep.Auto(relative_error=goal, max_evaluations=10**12, max_seconds=30.0)
+    started = time.monotonic()
+    result = estimate(method)
+    assert 10.0 < time.monotonic() - started < 36.0
+    assert result.status is ep.Status.not_converged
+    assert_estimate(result.value, result.standard_error, 2.5, degrees=15)
+
+
+# Ctrl-C ------------------------------------------------------------------------------------------
+
+
+class Interrupt:
+    """Presses Ctrl-C when a method says that it is at a stage for the n-th time."""
+
+    def __init__(self, stage: str, count: int = 1):
+        self.stage, self.left = stage, count
+
+    def __call__(self, progress: Progress) -> None:
+        self.left -= progress.stage.startswith(self.stage)
+        if self.left == 0:
+            self.left = -1
+            raise KeyboardInterrupt
+
+
+@pytest.mark.parametrize(("stage", "count"), [("fitting", 1), ("integrating", 2)])
+def test_ctrl_c_returns_what_is_known(stage: str, count: int) -> None:
+    method = ep.Auto(relative_error=1e-9)
+    with listening(Interrupt(stage, count)):
+        result = estimate(method)
+    assert result.status is ep.Status.not_converged
+    assert result.run.notes == ("interrupted: this was known by then",)
+    assert "interrupted" in str(result)
+    assert 0 < result.num_evaluations < 200_000
+    assert_estimate(result.value, result.standard_error, 2.5, degrees=15)
+    assert result.standard_error < 0.5
+    assert abs(result.samples()["x"].mean() - 1.0) < 0.2
+
+
+def test_ctrl_c_raises_by_default() -> None:
+    with listening(Interrupt("fitting")), pytest.raises(ep.EstimationError) as error:
+        ep.estimate_expectation(cube(2.0))
+    assert isinstance(error.value.estimate.value, float)
+    assert "interrupted" in str(error.value)
+
+
+def test_ctrl_c_before_anything_is_known() -> None:
+    with listening(Interrupt("drawing from the prior")), pytest.raises(KeyboardInterrupt):
+        estimate(ep.Auto())
+
+
+def test_ctrl_c_with_a_checkpoint_keeps_the_file(tmp_path: Path) -> None:
+    """The same call goes on; nothing half-done is given out as the result."""
+    path, method = tmp_path / "run.est", ep.Auto(max_evaluations=50_000)
+    with listening(Interrupt("fitting")), pytest.raises(KeyboardInterrupt):
+        estimate(method, checkpoint=path)
+    assert estimate(method, checkpoint=path).run.figures == estimate(method).run.figures
+
+
+def test_ctrl_c_while_refining_keeps_the_estimate() -> None:
+    first = estimate()
+    with listening(Interrupt("further run", 3)):
+        result = first.refine(relative_error=1e-6, throw=False)
+    assert result.status is ep.Status.not_converged
+    assert len(result.origin.keys) == 3
+    assert result.num_evaluations == 3 * first.num_evaluations
+
+
+@pytest.mark.slow
+def test_a_later_route_that_is_interrupted_leaves_the_earlier_figures() -> None:
+    """The mixture cannot reach the error; the islands after it are cut off."""
+    method = ep.Auto(relative_error=1e-9, max_evaluations=1_000_000)
+    with listening(Interrupt("by SMC")):
+        result = estimate(method)
+    assert "interrupted" in str(result)
+    assert math.isfinite(result.standard_error)
+    assert_estimate(result.value, result.standard_error, 2.5, degrees=15)
+
+
+SIGNALLED = """
+import sys
+import jax
+jax.config.update("jax_enable_x64", True)
+sys.path.insert(0, sys.argv[1])
+import estimand as ep
+from estimand.progress import listening
+from test_resources import cube
+
+def show(progress):
+    if progress.estimate:
+        print(progress.estimate, flush=True)
+
+method = ep.Auto(relative_error=1e-6, max_evaluations=10**12)
+with listening(show):
+    result = ep.estimate_expectation(cube(2.0), method, throw=False)
+print(result.to_json(), flush=True)
+"""
+
+
+@pytest.mark.slow
+def test_a_signal_ends_a_run_with_its_estimate() -> None:
+    arguments = [sys.executable, "-c", SIGNALLED, str(Path(__file__).parent)]
+    with subprocess.Popen(arguments, stdout=subprocess.PIPE, text=True) as child:
+        assert child.stdout is not None
+        for _ in range(2):
+            assert "±" in child.stdout.readline()
+        child.send_signal(signal.SIGINT)
+        text = child.stdout.read()
+    result = json.loads(text[text.index("{") :])
+    assert result["status"] == "not_converged"
+    assert abs(result["outputs"][0]["value"] - 2.5) < 0.01
+
+
+# Many at once ------------------------------------------------------------------------------------
+
+
+def programs(tag: str) -> Iterator[tuple[str, ep.ExpectationProgram]]:
+    """Fresh programs, so that every thread traces and compiles its own."""
+    for k in range(4):
+
+        @ep.expectation
+        def program(y: float, k: int = k) -> Any:
+            x = numpyro.sample(f"x{k}", dist.Normal(0.0, 1.0 + k))
+            numpyro.sample("y", dist.Normal(x, 1.0), obs=y)
+            return x**2, x > k
+
+        yield f"{tag}{k}", program
+
+
+def figures_of(program: ep.ExpectationProgram) -> Any:
+    return ep.estimate_expectation(program(2.0), QUICK, throw=False).run.figures
+
+
+def test_threads_give_the_same_as_one_after_another() -> None:
+    one_by_one = [figures_of(program) for _, program in programs("alone")]
+    with concurrent.futures.ThreadPoolExecutor(4) as pool:
+        at_once = list(pool.map(figures_of, [program for _, program in programs("at once")]))
+    assert at_once == one_by_one
+    with concurrent.futures.ThreadPoolExecutor(4) as pool:
+        one_program = next(programs("shared"))[1]
+        repeated = list(pool.map(figures_of, [one_program] * 8))
+    assert repeated == one_by_one[:1] * 8
+
+
+SAME = """
+import sys
+import jax
+jax.config.update("jax_enable_x64", True)
+sys.path.insert(0, sys.argv[1])
+from test_resources import estimate
+result = estimate(rng_key=int(sys.argv[2]))
+print(result.value.hex(), result.standard_error.hex())
+"""
+
+
+@pytest.mark.slow
+def test_processes_give_the_same_as_one_after_another() -> None:
+    flags = os.environ["XLA_FLAGS"]
+    assert flags  # the children compile as this process does
+    commands = [[sys.executable, "-c", SAME, str(Path(__file__).parent), str(k)] for k in range(3)]
+    children = [
+        subprocess.Popen(command, stdout=subprocess.PIPE, text=True) for command in commands
+    ]
+    texts = [child.communicate(timeout=600)[0].split() for child in children]
+    for k, (value, error) in enumerate(texts):
+        result = estimate(rng_key=k)
+        np.testing.assert_array_equal(
+            [float.fromhex(value), float.fromhex(error)], [result.value, result.standard_error]
+        )
