@@ -36,7 +36,11 @@ from estimand.program import (
     Output,
     ProgramError,
     drawing_from_prior,
+    is_wrapped,
 )
+
+# Prior draws by which it is seen whether a masked element matters to the rest of the density.
+NUM_MASK_DRAWS = 4
 
 
 @dataclasses.dataclass(frozen=True)
@@ -48,6 +52,8 @@ class Coordinates:
     shape: tuple[int, ...]
     is_transformed: bool
     is_spreadable: bool
+    is_freed: tuple[bool, ...] = ()
+    """For a masked site, which elements NumPyro's own density depends on."""
 
     @property
     def stop(self) -> int:
@@ -55,6 +61,13 @@ class Coordinates:
 
     def take(self, position: jax.Array) -> jax.Array:
         return position[self.start : self.stop].reshape(self.shape)
+
+    def masked(self, site: dict, log_prob: jax.Array) -> jax.Array:
+        """The log prior of a traced site without the factors that a mask takes away."""
+        if not any(self.is_freed):
+            return log_prob
+        is_freed = np.reshape(self.is_freed, log_prob.shape)
+        return jnp.where(is_freed, site["fn"].log_prob(site["value"]), log_prob)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -268,10 +281,12 @@ def _is_real(support: Any) -> bool:
 
 
 def without_mask(fn: Any) -> Any:
-    """The distribution of a latent site without mask.
+    """The distribution of a latent site without mask: that of its prior draws.
 
-    A mask removes a latent element's factor and so leaves no proper density for it. Such elements
-    keep their own prior, which integrates to one and leaves every expectation as it is.
+    A mask removes a latent element's factor. Where nothing else depends on the element, this
+    leaves no proper density: it keeps its own prior, which integrates to one and leaves every
+    expectation as it is. Elsewhere (see `Coordinates.is_freed`) the factor goes, on the
+    likelihood's side.
     """
     if isinstance(fn, dist.MaskedDistribution):
         return without_mask(fn.base_dist)
@@ -307,10 +322,68 @@ def coordinates_of(expectation: Expectation) -> tuple[Coordinates, ...]:
                 ) from error
 
     jax.eval_shape(draw, jax.random.key(0))
+    freed = _freed_elements(expectation)
     places, start = [], 0
     for latent in sorted(expectation.latents, key=lambda latent: latent.is_discrete):
         name = latent.name
-        flags = transformed[name], spreadable[name]
+        flags = transformed[name], spreadable[name], freed.get(name, ())
         places.append(Coordinates(latent, start, shapes[name], *flags))
         start = places[-1].stop
     return tuple(places)
+
+
+def _freed_elements(expectation: Expectation) -> dict[str, tuple[bool, ...]]:
+    """For every masked latent site the elements on which NumPyro's own density depends.
+
+    At a few prior draws each element is exchanged for that of another draw, or for the integers
+    next to it.
+    """
+    altered = tuple(latent.name for latent in expectation.latents if latent.is_altered)
+    masked: dict[str, tuple[int, ...]] = {}
+
+    def draw(rng_key: jax.Array) -> dict[str, jax.Array]:
+        with handlers.trace() as sites, drawing_from_prior(rng_key):
+            expectation.run()
+        for name in altered:
+            if is_wrapped(sites[name]["fn"], dist.MaskedDistribution):
+                masked[name] = sites[name]["fn"].log_prob(sites[name]["value"]).shape
+        return {latent.name: sites[latent.name]["value"] for latent in expectation.latents}
+
+    if altered:
+        jax.eval_shape(draw, jax.random.key(0))
+
+    def log_density(values: dict[str, jax.Array]) -> jax.Array:
+        with handlers.trace() as sites, handlers.substitute(data=values):
+            expectation.run()
+        total = jnp.zeros(())
+        for site in sites.values():
+            if site["type"] == "sample":
+                scale = 1.0 if site["scale"] is None else site["scale"]
+                total += jnp.sum(scale * site["fn"].log_prob(site["value"]))
+        return total
+
+    @functools.partial(jax.jit, static_argnums=1)
+    def changes(keys: jax.Array, name: str, step: int) -> jax.Array:
+        values = draw(keys[0])
+        is_discrete = jnp.issubdtype(values[name].dtype, jnp.integer)
+        other = values[name] + step if is_discrete else draw(keys[1])[name]
+        before = log_density(values)
+        shape = masked[name]
+
+        def exchanged(element: jax.Array) -> jax.Array:
+            is_chosen = (jnp.arange(math.prod(shape)) == element).reshape(shape)
+            is_chosen = is_chosen.reshape(shape + (1,) * (values[name].ndim - len(shape)))
+            return log_density({**values, name: jnp.where(is_chosen, other, values[name])})
+
+        after = jax.lax.map(exchanged, jnp.arange(math.prod(shape)), batch_size=256)
+        slack = math.sqrt(jnp.finfo(before.dtype).eps) * (1 + jnp.abs(before))
+        is_same = jnp.abs(after - before) <= jnp.where(jnp.isfinite(slack), slack, 0.0)
+        return ~(is_same | (after == before) | (jnp.isnan(after) & jnp.isnan(before)))
+
+    keys = jax.random.split(jax.random.key(0), (NUM_MASK_DRAWS, 2))
+    return {
+        name: tuple(
+            np.any([changes(pair, name, (-1) ** k) for k, pair in enumerate(keys)], axis=0).tolist()
+        )
+        for name in masked
+    }

@@ -415,7 +415,7 @@ def _check_observed(where: str, site: dict) -> None:
             f"broadcast to {jnp.broadcast_shapes(shape, data_shape)}, which counts data more than "
             "once. Reshape the data to the shape of the site."
         )
-    is_masked = _is_wrapped(site["fn"], dist.MaskedDistribution)
+    is_masked = is_wrapped(site["fn"], dist.MaskedDistribution)
     if not is_masked and not isinstance(value, jax.core.Tracer) and np.isnan(value).any():
         raise ProgramError(
             f"the data of {where} contain NaN. Remove those rows, or mask them with "
@@ -435,7 +435,7 @@ def _describe_latent(where: str, site: dict) -> Latent:
         event_dim=fn.event_dim,
         is_discrete=bool(fn.support.is_discrete),
         is_proper=not _is_improper(fn),
-        is_altered=site["scale"] is not None or _is_wrapped(fn, dist.MaskedDistribution),
+        is_altered=site["scale"] is not None or is_wrapped(fn, dist.MaskedDistribution),
     )
 
 
@@ -454,10 +454,10 @@ def drawing_from_prior(rng_key: jax.Array) -> Iterator[None]:
 
 
 def _is_improper(fn: Any) -> bool:
-    return _is_wrapped(fn, dist.ImproperUniform)
+    return is_wrapped(fn, dist.ImproperUniform)
 
 
-def _is_wrapped(fn: Any, kind: type) -> bool:
+def is_wrapped(fn: Any, kind: type) -> bool:
     """Whether a distribution, or one that it expands or reinterprets, is of a kind."""
     while not isinstance(fn, kind):
         fn = getattr(fn, "base_dist", None)
