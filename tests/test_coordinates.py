@@ -20,7 +20,7 @@ from stats import assert_same_law, assert_unbiased
 from truths import PROBLEMS
 
 import estimand as ep
-from estimand.coordinates import Stretch, location_scale
+from estimand.coordinates import Stretch, _changes, location_scale
 
 RTOL = 1e-10
 Y = np.array([0.3, -1.2, 2.0])
@@ -412,5 +412,11 @@ def test_a_masked_element_that_matters_has_no_factor(
 
 
 def test_which_masked_elements_matter() -> None:
-    (place,) = density_of(partly_used, np.zeros(4)).layout.sites
+    """They are looked for by a program that is compiled once."""
+    program = ep.expectation(partly_used)
+    (place,) = ep.Density.of(program(np.zeros(4))).layout.sites
     assert place.is_freed == (True, False, True, True)  # the first one is not masked
+    compiled = _changes._cache_size()
+    (again,) = ep.Density.of(program(np.ones(4))).layout.sites
+    assert again == place
+    assert _changes._cache_size() == compiled

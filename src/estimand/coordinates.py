@@ -302,6 +302,7 @@ def coordinates_of(expectation: Expectation) -> tuple[Coordinates, ...]:
     shapes: dict[str, tuple[int, ...]] = {}
     transformed: dict[str, bool] = {}
     spreadable: dict[str, bool] = {}
+    masked: list[str] = []
 
     def draw(rng_key: jax.Array) -> None:
         with handlers.trace() as sites, drawing_from_prior(rng_key):
@@ -315,6 +316,8 @@ def coordinates_of(expectation: Expectation) -> tuple[Coordinates, ...]:
                     shapes[latent.name] = unconstrained_value(site, biject_to(support)).shape
                 transformed[latent.name] = not _is_real(support)
                 spreadable[latent.name] = _has_integers(support)
+                if is_wrapped(site["fn"], dist.MaskedDistribution):
+                    masked.append(latent.name)
             except NotImplementedError as error:
                 raise ProgramError(
                     f"the support of site {latent.name!r} of program {expectation.name!r} has no "
@@ -322,7 +325,7 @@ def coordinates_of(expectation: Expectation) -> tuple[Coordinates, ...]:
                 ) from error
 
     jax.eval_shape(draw, jax.random.key(0))
-    freed = _freed_elements(expectation)
+    freed = {name: _freed_elements(expectation, name) for name in masked}
     places, start = [], 0
     for latent in sorted(expectation.latents, key=lambda latent: latent.is_discrete):
         name = latent.name
@@ -332,58 +335,61 @@ def coordinates_of(expectation: Expectation) -> tuple[Coordinates, ...]:
     return tuple(places)
 
 
-def _freed_elements(expectation: Expectation) -> dict[str, tuple[bool, ...]]:
-    """For every masked latent site the elements on which NumPyro's own density depends.
+@functools.partial(jax.jit, static_argnums=(0, 1, 2))
+def _changes(
+    program: ExpectationProgram, data: Data, name: str, arrays: tuple, keys: jax.Array, step: int
+) -> jax.Array:
+    """For every element of a site whether NumPyro's own density changes with it, at a prior draw.
 
-    At a few prior draws each element is exchanged for that of another draw, or for the integers
-    next to it.
+    It is exchanged for that of another draw, or for the integer a step away.
     """
-    altered = tuple(latent.name for latent in expectation.latents if latent.is_altered)
-    masked: dict[str, tuple[int, ...]] = {}
 
-    def draw(rng_key: jax.Array) -> dict[str, jax.Array]:
+    def draw(rng_key: jax.Array) -> dict[str, dict]:
+        args, kwargs = data.arguments(arrays)
         with handlers.trace() as sites, drawing_from_prior(rng_key):
-            expectation.run()
-        for name in altered:
-            if is_wrapped(sites[name]["fn"], dist.MaskedDistribution):
-                masked[name] = sites[name]["fn"].log_prob(sites[name]["value"]).shape
-        return {latent.name: sites[latent.name]["value"] for latent in expectation.latents}
-
-    if altered:
-        jax.eval_shape(draw, jax.random.key(0))
+            program.run(args, kwargs)
+        return sites
 
     def log_density(values: dict[str, jax.Array]) -> jax.Array:
+        args, kwargs = data.arguments(arrays)
         with handlers.trace() as sites, handlers.substitute(data=values):
-            expectation.run()
+            program.run(args, kwargs)
         total = jnp.zeros(())
         for site in sites.values():
             if site["type"] == "sample":
                 scale = 1.0 if site["scale"] is None else site["scale"]
-                total += jnp.sum(scale * site["fn"].log_prob(site["value"]))
+                total += jnp.sum(scale * site["fn"].log_prob(jnp.asarray(site["value"])))
         return total
 
-    @functools.partial(jax.jit, static_argnums=1)
-    def changes(keys: jax.Array, name: str, step: int) -> jax.Array:
-        values = draw(keys[0])
-        is_discrete = jnp.issubdtype(values[name].dtype, jnp.integer)
-        other = values[name] + step if is_discrete else draw(keys[1])[name]
-        before = log_density(values)
-        shape = masked[name]
-
-        def exchanged(element: jax.Array) -> jax.Array:
-            is_chosen = (jnp.arange(math.prod(shape)) == element).reshape(shape)
-            is_chosen = is_chosen.reshape(shape + (1,) * (values[name].ndim - len(shape)))
-            return log_density({**values, name: jnp.where(is_chosen, other, values[name])})
-
-        after = jax.lax.map(exchanged, jnp.arange(math.prod(shape)), batch_size=256)
-        slack = math.sqrt(jnp.finfo(before.dtype).eps) * (1 + jnp.abs(before))
-        is_same = jnp.abs(after - before) <= jnp.where(jnp.isfinite(slack), slack, 0.0)
-        return ~(is_same | (after == before) | (jnp.isnan(after) & jnp.isnan(before)))
-
-    keys = jax.random.split(jax.random.key(0), (NUM_MASK_DRAWS, 2))
-    return {
-        name: tuple(
-            np.any([changes(pair, name, (-1) ** k) for k, pair in enumerate(keys)], axis=0).tolist()
-        )
-        for name in masked
+    sites = draw(keys[0])
+    values = {
+        key: site["value"]
+        for key, site in sites.items()
+        if site["type"] == "sample" and not site["is_observed"]
     }
+    value = values[name]
+    is_discrete = jnp.issubdtype(value.dtype, jnp.integer)
+    other = value + step if is_discrete else draw(keys[1])[name]["value"]
+    shape = sites[name]["fn"].log_prob(value).shape
+    before = log_density(values)
+
+    def exchanged(element: jax.Array) -> jax.Array:
+        is_chosen = jnp.arange(math.prod(shape)) == element
+        is_chosen = is_chosen.reshape(shape + (1,) * (value.ndim - len(shape)))
+        return log_density({**values, name: jnp.where(is_chosen, other, value)})
+
+    after = jax.lax.map(exchanged, jnp.arange(math.prod(shape)), batch_size=256)
+    slack = math.sqrt(jnp.finfo(before.dtype).eps) * (1 + jnp.abs(before))
+    is_same = jnp.abs(after - before) <= jnp.where(jnp.isfinite(slack), slack, 0.0)
+    return ~(is_same | (after == before) | (jnp.isnan(after) & jnp.isnan(before)))
+
+
+def _freed_elements(expectation: Expectation, name: str) -> tuple[bool, ...]:
+    """The elements of a masked latent site on which NumPyro's own density depends."""
+    keys = jax.random.split(jax.random.key(0), (NUM_MASK_DRAWS, 2))
+    data = expectation.data
+    found = [
+        _changes(expectation.program, data, name, data.arrays, pair, (-1) ** k)
+        for k, pair in enumerate(keys)
+    ]
+    return tuple(np.any(found, axis=0).tolist())
