@@ -185,7 +185,13 @@ def test_order_of_data(name: str, order: list[int]) -> None:
     same(one, estimate(scaled, Y[np.array(order)], 1.0, 0.0, method=METHODS[name]))
 
 
-@pytest.mark.parametrize("estimator", [IMPORTANCE, ANNEALED], ids=["importance", "annealing"])
+@pytest.mark.parametrize(
+    "estimator",
+    [
+        pytest.param(IMPORTANCE, id="importance"),
+        pytest.param(ANNEALED, id="annealing", marks=pytest.mark.slow),
+    ],
+)
 @given(size=st.integers(1, 500))
 @settings(max_examples=3)
 def test_one_batch_or_many(estimator: Any, size: int) -> None:
@@ -246,8 +252,7 @@ def reparametrised(centered: float) -> Callable:
     return handlers.reparam(hierarchy, config={"theta": LocScaleReparam(centered=centered)})
 
 
-@given(centered=st.sampled_from([0.0, 0.25, 0.8]))
-@settings(max_examples=3)
+@pytest.mark.parametrize("centered", [0.0, pytest.param(0.25, marks=pytest.mark.slow)])
 def test_reparametrisation_leaves_prior_draws_as_they_are(centered: float) -> None:
     """LocScaleReparam makes the same normal draws and shifts them another way."""
     one = estimate(hierarchy, Y, method=METHODS["TABI"])
