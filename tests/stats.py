@@ -15,7 +15,7 @@ from numpy.typing import ArrayLike, NDArray
 from scipy import special, stats
 
 FAILURE_RATE = 1e-3
-MAX_ASSERTIONS = 500
+MAX_ASSERTIONS = 1000
 ALPHA = FAILURE_RATE / MAX_ASSERTIONS
 
 MIN_UNBIASED_RUNS = 400
