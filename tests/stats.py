@@ -15,7 +15,7 @@ from numpy.typing import ArrayLike, NDArray
 from scipy import special, stats
 
 FAILURE_RATE = 1e-3
-MAX_ASSERTIONS = 500
+MAX_ASSERTIONS = 1000
 ALPHA = FAILURE_RATE / MAX_ASSERTIONS
 
 MIN_UNBIASED_RUNS = 400
@@ -212,6 +212,30 @@ def assert_proportion(successes: int, n: int, p: float) -> None:
     assert pvalue >= ALPHA, (
         f"{successes} of {n} ({successes / n:.4g}) is not a proportion of {p:.4g}: "
         f"p = {pvalue:.2g}, alpha = {ALPHA:.1g}"
+    )
+
+
+def assert_uniform_ranks(ranks: ArrayLike, num_draws: int) -> None:
+    """Ranks among ``num_draws`` draws are uniform on 0, …, ``num_draws``.
+
+    Simultaneous bands around the cumulative distribution: at every rank an exact binomial test of
+    how many runs are at or below it, at ``ALPHA`` divided by the number of ranks.
+    """
+    found = np.asarray(ranks)
+    if found.ndim != 1 or not np.issubdtype(found.dtype, np.integer):
+        raise ValueError(f"ranks must be integers along one axis; got {found.dtype} {found.shape}")
+    if found.min() < 0 or found.max() > num_draws:
+        raise ValueError(f"ranks must be from 0 to {num_draws}")
+    _spend()
+    below = np.cumsum(np.bincount(found, minlength=num_draws + 1))[:-1]
+    expected = np.arange(1, num_draws + 1) / (num_draws + 1)
+    law = stats.binom(len(found), expected)
+    p = np.minimum(1.0, 2 * np.minimum(law.cdf(below), law.sf(below - 1)))
+    worst = int(np.argmin(p))
+    assert p[worst] >= ALPHA / num_draws, (
+        f"ranks are not uniform: {below[worst]} of {len(found)} ({below[worst] / len(found):.2%}) "
+        f"are at most {worst}, the rate should be {expected[worst]:.2%}: p = {p[worst]:.2g}, "
+        f"alpha = {ALPHA / num_draws:.1g}"
     )
 
 

@@ -14,12 +14,13 @@ import numpyro.distributions as dist
 import pytest
 from numpyro import handlers
 from numpyro.contrib.control_flow import scan
+from numpyro.infer.util import log_density
 from scipy import stats as laws
 from stats import assert_same_law, assert_unbiased
 from truths import PROBLEMS
 
 import estimand as ep
-from estimand.coordinates import Stretch, location_scale
+from estimand.coordinates import Stretch, _changes, location_scale
 
 RTOL = 1e-10
 Y = np.array([0.3, -1.2, 2.0])
@@ -346,3 +347,77 @@ def test_annealing_walks_in_the_coordinates_that_it_is_given(rng_key: jax.Array)
     assert plain.trace.acceptance_rate.mean() > 1.1 * standard.trace.acceptance_rate.mean()
     for evidence in (plain, standard):
         assert_unbiased(np.asarray(evidence.log_z), laws.norm(1.0, 5**0.5).logpdf(2.5))
+
+
+# Masked sites on which something depends ---------------------------------------------------------
+
+HEIGHTS = np.array([0.3, np.nan, -1.1, np.nan])
+
+
+def imputed(y: Any) -> Any:
+    """Missing values without a factor of their own, which are observed as part of a column."""
+    mean = numpyro.sample("mean", dist.Normal(0.0, 1.0))
+    found = numpyro.sample("found", dist.Normal(mean, 2.0).expand([2]).to_event(1).mask(False))
+    column = jnp.asarray(HEIGHTS).at[jnp.array([1, 3])].set(found)
+    with numpyro.plate("rows", 4):
+        numpyro.sample("height", dist.Normal(mean, 2.0), obs=column)
+        numpyro.sample("y", dist.Normal(column, 1.0), obs=y)
+    return found[0]
+
+
+def imputed_switches(y: Any) -> Any:
+    with numpyro.plate("rows", 4):
+        found = numpyro.sample("found", dist.Bernoulli(0.3).mask(False))
+        numpyro.sample("switch", dist.Bernoulli(0.3), obs=found)
+        numpyro.sample("y", dist.Normal(found.astype(float), 1.0), obs=y)
+    return found[0]
+
+
+def partly_used(y: Any) -> Any:
+    """Of four masked elements the rest of the density sees the last two."""
+    with numpyro.plate("rows", 4), handlers.mask(mask=np.array([True, False, False, False])):
+        x = numpyro.sample("x", dist.Gamma(2.0, 1.0))
+    numpyro.sample("y", dist.Normal(x, 1.0).mask(np.arange(4) > 1).to_event(1), obs=y)
+    return x[0]
+
+
+def scaled_and_masked(y: Any) -> Any:
+    is_kept = handlers.mask(mask=np.arange(4) == 0)
+    with numpyro.plate("rows", 4), is_kept, handlers.scale(scale=3.0):
+        x = numpyro.sample("x", dist.Normal(0.5, 1.0))
+    numpyro.sample("y", dist.Normal(x, 1.0).to_event(1), obs=y)
+    return x[0]
+
+
+@pytest.mark.parametrize(
+    ("model", "kept"),
+    [
+        (imputed, lambda values: 0.0),
+        (imputed_switches, lambda values: 0.0),
+        (partly_used, lambda values: laws.gamma.logpdf(values["x"][1], 2.0)),
+        (scaled_and_masked, lambda values: 0.0),
+    ],
+)
+def test_a_masked_element_that_matters_has_no_factor(
+    model: Callable, kept: Callable, rng_key: jax.Array
+) -> None:
+    """The density is NumPyro's own, times the priors of elements on which nothing depends."""
+    y = np.array([0.1, 0.8, -0.4, 1.2])
+    density = density_of(model, y).part("gamma2")
+    position, _ = density.draw_prior(rng_key)
+    values = density.constrain(position)
+    _, terms = density.terms_at(values)
+    expected = float(log_density(model, (y,), {}, values)[0]) + kept(values)
+    np.testing.assert_allclose(terms.log_prior + terms.log_likelihood, expected, rtol=RTOL)
+
+
+def test_which_masked_elements_matter() -> None:
+    """They are looked for by a program that is compiled once."""
+    program = ep.expectation(partly_used)
+    (place,) = ep.Density.of(program(np.zeros(4))).layout.sites
+    assert place.is_freed == (True, False, True, True)  # the first one is not masked
+    count: Callable[[], int] = _changes._cache_size  # type: ignore[attr-defined]
+    compiled = count()
+    (again,) = ep.Density.of(program(np.ones(4))).layout.sites
+    assert again == place
+    assert count() == compiled

@@ -26,6 +26,7 @@ from stats import (
     assert_same_law,
     assert_standard_errors,
     assert_unbiased,
+    assert_uniform_ranks,
 )
 
 Array = NDArray[np.float64]
@@ -308,6 +309,18 @@ def test_estimate(rng: np.random.Generator) -> None:
         assert_estimate(math.nan, error, 3.0)
 
 
+def test_uniform_ranks(rng: np.random.Generator) -> None:
+    assert_uniform_ranks(rng.integers(0, 20, 2000), 19)
+    for shape in ((1.3, 1.0), (1.0, 1.3), (1.4, 1.4), (0.7, 0.7)):
+        mutant = rng.binomial(19, rng.beta(*shape, size=2000))
+        with pytest.raises(AssertionError, match="ranks are not uniform"):
+            assert_uniform_ranks(mutant, 19)
+    with pytest.raises(ValueError, match="from 0 to 19"):
+        assert_uniform_ranks(np.array([3, 20]), 19)
+    with pytest.raises(ValueError, match="integers"):
+        assert_uniform_ranks(np.array([0.5, 1.0]), 19)
+
+
 # Rate of the error -------------------------------------------------------------------------------
 
 SIZES = [50, 200, 800]
@@ -381,6 +394,10 @@ def right_estimate(rng: np.random.Generator) -> None:
     assert_estimate(sample.mean(), sample.std(ddof=1) / 4, 3.0, degrees=15)
 
 
+def right_ranks(rng: np.random.Generator) -> None:
+    assert_uniform_ranks(rng.integers(0, 10, 500), 9)
+
+
 def right_rate(rng: np.random.Generator) -> None:
     assert_error_rate(SIZES, [rng.normal(0, n**-0.5, 100) for n in SIZES])
 
@@ -395,6 +412,7 @@ def right_rate(rng: np.random.Generator) -> None:
         right_law,
         right_proportion,
         right_estimate,
+        right_ranks,
         right_rate,
     ],
 )

@@ -33,12 +33,12 @@ from estimand.program import (
     Data,
     Expectation,
     ExpectationProgram,
-    Latent,
     Output,
-    ProgramError,
-    drawing_from_prior,
 )
-from estimand.sites import TRACING
+from estimand.sites import TRACING, Latent, ProgramError, drawing_from_prior, is_wrapped
+
+# Prior draws by which it is seen whether a masked element matters to the rest of the density.
+NUM_MASK_DRAWS = 4
 
 
 @dataclasses.dataclass(frozen=True)
@@ -50,6 +50,8 @@ class Coordinates:
     shape: tuple[int, ...]
     is_transformed: bool
     is_spreadable: bool
+    is_freed: tuple[bool, ...] = ()
+    """For a masked site, which elements NumPyro's own density depends on."""
 
     @property
     def stop(self) -> int:
@@ -57,6 +59,13 @@ class Coordinates:
 
     def take(self, position: jax.Array) -> jax.Array:
         return position[self.start : self.stop].reshape(self.shape)
+
+    def masked(self, site: dict, log_prob: jax.Array) -> jax.Array:
+        """The log prior of a traced site without the factors that a mask takes away."""
+        if not any(self.is_freed):
+            return log_prob
+        is_freed = np.reshape(self.is_freed, log_prob.shape)
+        return jnp.where(is_freed, site["fn"].log_prob(site["value"]), log_prob)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -287,10 +296,12 @@ def _is_real(support: Any) -> bool:
 
 
 def without_mask(fn: Any) -> Any:
-    """The distribution of a latent site without mask.
+    """The distribution of a latent site without mask: that of its prior draws.
 
-    A mask removes a latent element's factor and so leaves no proper density for it. Such elements
-    keep their own prior, which integrates to one and leaves every expectation as it is.
+    A mask removes a latent element's factor. Where nothing else depends on the element, this
+    leaves no proper density: it keeps its own prior, which integrates to one and leaves every
+    expectation as it is. Elsewhere (see `Coordinates.is_freed`) the factor goes, on the
+    likelihood's side.
     """
     if isinstance(fn, dist.MaskedDistribution):
         return without_mask(fn.base_dist)
@@ -306,6 +317,7 @@ def coordinates_of(expectation: Expectation) -> tuple[Coordinates, ...]:
     shapes: dict[str, tuple[int, ...]] = {}
     transformed: dict[str, bool] = {}
     spreadable: dict[str, bool] = {}
+    masked: list[str] = []
 
     def draw(rng_key: jax.Array) -> None:
         with TRACING, handlers.trace() as sites, drawing_from_prior(rng_key):
@@ -319,6 +331,8 @@ def coordinates_of(expectation: Expectation) -> tuple[Coordinates, ...]:
                     shapes[latent.name] = unconstrained_value(site, biject_to(support)).shape
                 transformed[latent.name] = not _is_real(support)
                 spreadable[latent.name] = _has_integers(support)
+                if is_wrapped(site["fn"], dist.MaskedDistribution):
+                    masked.append(latent.name)
             except NotImplementedError as error:
                 raise ProgramError(
                     f"the support of site {latent.name!r} of program {expectation.name!r} has no "
@@ -326,10 +340,71 @@ def coordinates_of(expectation: Expectation) -> tuple[Coordinates, ...]:
                 ) from error
 
     jax.eval_shape(draw, jax.random.key(0))
+    freed = {name: _freed_elements(expectation, name) for name in masked}
     places, start = [], 0
     for latent in sorted(expectation.latents, key=lambda latent: latent.is_discrete):
         name = latent.name
-        flags = transformed[name], spreadable[name]
+        flags = transformed[name], spreadable[name], freed.get(name, ())
         places.append(Coordinates(latent, start, shapes[name], *flags))
         start = places[-1].stop
     return tuple(places)
+
+
+@functools.partial(jax.jit, static_argnums=(0, 1, 2))
+def _changes(
+    program: ExpectationProgram, data: Data, name: str, arrays: tuple, keys: jax.Array, step: int
+) -> jax.Array:
+    """For every element of a site whether NumPyro's own density changes with it, at a prior draw.
+
+    It is exchanged for that of another draw, or for the integer a step away.
+    """
+
+    def draw(rng_key: jax.Array) -> dict[str, dict]:
+        args, kwargs = data.arguments(arrays)
+        with TRACING, handlers.trace() as sites, drawing_from_prior(rng_key):
+            program.run(args, kwargs)
+        return sites
+
+    def log_density(values: dict[str, jax.Array]) -> jax.Array:
+        args, kwargs = data.arguments(arrays)
+        with TRACING, handlers.trace() as sites, handlers.substitute(data=values):
+            program.run(args, kwargs)
+        total = jnp.zeros(())
+        for site in sites.values():
+            if site["type"] == "sample":
+                scale = 1.0 if site["scale"] is None else site["scale"]
+                total += jnp.sum(scale * site["fn"].log_prob(jnp.asarray(site["value"])))
+        return total
+
+    sites = draw(keys[0])
+    values = {
+        key: site["value"]
+        for key, site in sites.items()
+        if site["type"] == "sample" and not site["is_observed"]
+    }
+    value = values[name]
+    is_discrete = jnp.issubdtype(value.dtype, jnp.integer)
+    other = value + step if is_discrete else draw(keys[1])[name]["value"]
+    shape = sites[name]["fn"].log_prob(value).shape
+    before = log_density(values)
+
+    def exchanged(element: jax.Array) -> jax.Array:
+        is_chosen = jnp.arange(math.prod(shape)) == element
+        is_chosen = is_chosen.reshape(shape + (1,) * (value.ndim - len(shape)))
+        return log_density({**values, name: jnp.where(is_chosen, other, value)})
+
+    after = jax.lax.map(exchanged, jnp.arange(math.prod(shape)), batch_size=256)
+    slack = math.sqrt(jnp.finfo(before.dtype).eps) * (1 + jnp.abs(before))
+    is_same = jnp.abs(after - before) <= jnp.where(jnp.isfinite(slack), slack, 0.0)
+    return ~(is_same | (after == before) | (jnp.isnan(after) & jnp.isnan(before)))
+
+
+def _freed_elements(expectation: Expectation, name: str) -> tuple[bool, ...]:
+    """The elements of a masked latent site on which NumPyro's own density depends."""
+    keys = jax.random.split(jax.random.key(0), (NUM_MASK_DRAWS, 2))
+    data = expectation.data
+    found = [
+        _changes(expectation.program, data, name, data.arrays, pair, (-1) ** k)
+        for k, pair in enumerate(keys)
+    ]
+    return tuple(np.any(found, axis=0).tolist())

@@ -37,11 +37,9 @@ from estimand.coordinates import (
 from estimand.program import (
     PARTS,
     Expectation,
-    ProgramError,
     as_numbers,
-    drawing_from_prior,
 )
-from estimand.sites import TRACING, observed_log_prob
+from estimand.sites import TRACING, ProgramError, drawing_from_prior, observed_log_prob
 from estimand.target import Reading, SignedLog, read
 
 # Up to this many continuous dimensions a gradient is taken in forward mode, above it in reverse
@@ -417,9 +415,10 @@ class Density:
             fn = without_mask(site["fn"])
             log_prob = fn.log_prob(site["value"])
             log_prior += jnp.sum(log_prob)
-            if site["scale"] is not None:
-                # The prior is what prior draws have; a scale on top of it is the likelihood's.
-                log_likelihood += jnp.sum((site["scale"] - 1) * log_prob)
+            if site["scale"] is not None or any(place.is_freed):
+                # The prior is what prior draws have; a scale or a mask on top is the likelihood's.
+                scale = 1 if site["scale"] is None else site["scale"]
+                log_likelihood += jnp.sum(scale * place.masked(site, log_prob) - log_prob)
             if position is not None and self.layout.is_continuous(place):
                 jacobian = self._transform(fn, place).log_abs_det_jacobian
                 log_prior += jnp.sum(jacobian(place.take(position), site["value"]))

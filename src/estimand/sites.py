@@ -117,7 +117,7 @@ def _check_observed(where: str, site: dict) -> None:
             f"broadcast to {together}, which counts data more than once. Reshape the data to the "
             "shape of the site."
         )
-    if _is_wrapped(site["fn"], dist.MaskedDistribution) or isinstance(value, jax.core.Tracer):
+    if is_wrapped(site["fn"], dist.MaskedDistribution) or isinstance(value, jax.core.Tracer):
         return
     value = np.asarray(value)
     if np.isnan(value).any():
@@ -161,7 +161,7 @@ def _describe_latent(where: str, site: dict) -> Latent:
         event_dim=fn.event_dim,
         is_discrete=bool(fn.support.is_discrete),
         is_proper=not _is_improper(fn),
-        is_altered=site["scale"] is not None or _is_wrapped(fn, dist.MaskedDistribution),
+        is_altered=site["scale"] is not None or is_wrapped(fn, dist.MaskedDistribution),
     )
 
 
@@ -180,10 +180,10 @@ def drawing_from_prior(rng_key: jax.Array) -> Iterator[None]:
 
 
 def _is_improper(fn: Any) -> bool:
-    return _is_wrapped(fn, dist.ImproperUniform)
+    return is_wrapped(fn, dist.ImproperUniform)
 
 
-def _is_wrapped(fn: Any, kind: type) -> bool:
+def is_wrapped(fn: Any, kind: type) -> bool:
     """Whether a distribution, or one that it expands or reinterprets, is of a kind."""
     while not isinstance(fn, kind):
         fn = getattr(fn, "base_dist", None)
