@@ -60,7 +60,8 @@ def working_memory(estimator: Any) -> int:
     """Bytes that XLA says the compiled estimator needs beside its arguments and results."""
     density = ep.Density.of(wide(0.5)).part("gamma1_plus")
     compiled = jax.jit(estimator.estimate).lower(jax.random.key(0), density).compile()
-    return int(compiled.memory_analysis().temp_size_in_bytes)
+    analysis: Any = compiled.memory_analysis()
+    return int(analysis.temp_size_in_bytes)
 
 
 @pytest.mark.parametrize("estimator", [ep.ImportanceSampling(), ep.AnIS(num_temperatures=3)])
