@@ -491,6 +491,8 @@ def _describe_output(value: Any, program: str, is_indicator: Any = None) -> Outp
 
 
 def _check_regular(value: Any, where: str) -> None:
+    if isinstance(value, Iterator):
+        raise ProgramError(f"{where} is of type {type(value).__name__}: return real numbers.")
     if isinstance(value, tuple | list | dict):
         for item in value.values() if isinstance(value, dict) else value:
             _check_regular(item, where)
