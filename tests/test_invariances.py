@@ -300,7 +300,7 @@ def test_densities_in_single_and_double_precision(name: str, seed: int) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("is_double", [True, False])
-@pytest.mark.parametrize("name", ["figure1", "horse_kicks", "simplex"])
+@pytest.mark.parametrize("name", ["figure1", "horse_kicks", "dependent"])
 def test_default_in_single_and_double_precision(name: str, is_double: bool) -> None:
     problem = PROBLEMS[name]
     assert isinstance(problem.value, float)
