@@ -83,10 +83,11 @@ def test_intervals_of_tabi_cover(name: str, estimator: Any, rng_key: jax.Array) 
     assert_coverage(lows, highs, problem.value, 0.95)
 
 
-@pytest.mark.parametrize("number", [0, 1, 2])
-def test_a_part_without_an_error_is_never_ok(number: int) -> None:
+@pytest.mark.parametrize("numbers", [(0,), (1,), (2,), (0, 1), (0, 1, 2)])
+def test_a_part_without_an_error_is_never_ok(numbers: tuple[int, ...]) -> None:
     parts = [evidence(np.random.default_rng(0).normal(size=500)) for _ in range(3)]
-    parts[number] = parts[number]._replace(relative_variance=jnp.asarray(jnp.inf))
+    for number in numbers:
+        parts[number] = parts[number]._replace(relative_variance=jnp.asarray(jnp.inf))
     figures = combine(parts[0], parts[1], parts[2])
     assert math.isinf(figures.standard_error)
     assert figures.status is ep.Status.low_ess

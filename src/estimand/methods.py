@@ -226,12 +226,13 @@ def combine(plus: Evidence | None, minus: Evidence | None, z2: Evidence) -> Figu
         for variance in (float(part.relative_variance),)
     ]
     error = math.sqrt(sum(variance for variance, _ in pieces))
-    # An untrusted part does not matter while the other parts' error dwarfs all of it.
-    variances = [variance for variance, _ in pieces]
+    # An untrusted part does not matter while the other parts' error dwarfs all of it; one without
+    # an error does, and it dwarfs nothing.
+    finite = [variance if math.isfinite(variance) else 0.0 for variance, _ in pieces]
     material = [
         part
         for number, (size, part) in enumerate(zip(sizes, with_mass, strict=True), 1)
-        if size**2 > 0.25 * sum(variances[:number] + variances[number + 1 :])
+        if size**2 > 0.25 * (sum(finite) - finite[number]) or math.isinf(pieces[number][0])
     ]
     statuses = [part.status for part in (z2, *material)]
     scale = float(np.exp(np.minimum(log_scale - float(z2.log_z), LOG_MAX)))
