@@ -65,8 +65,9 @@ def test_integers_go_through_the_mixture(name: str) -> None:
     errors = np.abs(np.asarray(result.value) - PROBLEMS[name].value)
     assert (errors < 5 * np.asarray(result.standard_error)).all()
     assert (errors < 0.01 * np.asarray(PROBLEMS[name].value)).all()
-    values = result.samples()["new" if name == "drawn_kicks" else "m"]
-    np.testing.assert_array_equal(values, np.round(values))
+    if name == "drawn_kicks":
+        for output, least in enumerate((4, 8, 12)):
+            assert (result.samples("gamma1_plus", output=output)["new"] >= least).all()
 
 
 @pytest.mark.slow

@@ -18,7 +18,7 @@ from truths import IMPROPER, PROBLEMS
 import estimand as ep
 from estimand.density import Density
 from estimand.evidence import Evidence, evidence_from_weights
-from estimand.methods import Method, combine
+from estimand.methods import Figures, Method, Run, combine
 
 
 def bound(name: str) -> ep.Expectation:
@@ -456,3 +456,26 @@ def test_scales_near_the_ends_of_floating_point(scale: float) -> None:
     ):
         result = ep.estimate_expectation(program(), method)
         assert abs(result.value / scale - 2.0) < 5 * result.standard_error / scale < 0.5
+
+
+@pytest.mark.parametrize(
+    ("value", "error", "name"),
+    [
+        (math.nan, 0.1, "nan_density"),
+        (math.inf, 0.1, "nan_density"),
+        (1.0, math.inf, "low_ess"),
+        (1.0, math.nan, "low_ess"),
+    ],
+)
+def test_no_method_can_say_ok_without_numbers(value: float, error: float, name: str) -> None:
+    class Careless:
+        def check(self, density: ep.Density) -> None:
+            """Takes any program."""
+
+        def run(self, rng_key: jax.Array, density: ep.Density) -> Run:
+            return Run((Figures(value, error, ep.Status.ok, 100.0),), 1, 0, 100.0)
+
+    with pytest.raises(ep.EstimationError) as caught:
+        ep.estimate_expectation(bound("figure1"), Careless())
+    assert caught.value.estimate.status.name == name
+    assert caught.value.estimate.standard_error == math.inf

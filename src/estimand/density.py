@@ -188,7 +188,7 @@ class Density:
         return dataclasses.replace(self, layout=dataclasses.replace(self.layout, **flags))
 
     def in_plain_coordinates(self, positions: jax.Array) -> jax.Array:
-        """Positions, one per row, as the density that is not standardised has them."""
+        """Positions, one per row, as the density in plain coordinates has them."""
         is_plain = not (self.layout.is_standardised or self.layout.is_spread)
         return positions if is_plain else _in_plain_coordinates(self, positions)
 

@@ -64,11 +64,21 @@ class Run(NamedTuple):
     evidence: tuple[tuple[str, Evidence], ...] = ()
     notes: tuple[str, ...] = ()
 
+    def without_false_trust(self) -> Run:
+        """The same with no output `ok` whose value or error is no number."""
+        return self._replace(figures=tuple(_doubted(item) for item in self.figures))
+
+
+def _doubted(figures: Figures) -> Figures:
+    if figures.status is not Status.ok or math.isfinite(figures.standard_error + figures.value):
+        return figures
+    is_number = math.isfinite(figures.value)
+    status = Status.low_ess if is_number else Status.nan_density
+    return figures._replace(status=status, standard_error=math.inf)
+
 
 def in_plain_coordinates(run: Run, density: Density) -> Run:
-    """The same run with positions as the density that is not standardised has them."""
-    if not density.layout.is_standardised:
-        return run
+    """The same run with positions as the density in plain coordinates has them."""
     moved: dict[int, jax.Array] = {}
     evidence = []
     for name, item in run.evidence:
