@@ -38,8 +38,8 @@ class Reason(NamedTuple):
 REASONS: tuple[Reason, ...] = (
     Reason(
         "short",
-        "Selection by the status: 42 of 10,000 prior draws meet the event on average, and `ok` asks "
-        "for 50 hits. The runs that pass are those with too many of them, 23 of 167, whose "
+        "Selection by the status: 42 of 10,000 prior draws meet the event on average, and `ok` "
+        "asks for 50 hits. The runs that pass are those with too many of them, 23 of 167, whose "
         "intervals cover less often. Over all runs the estimate is unbiased.",
         ("TABI(ImportanceSampling)",),
         ("rp22",),
