@@ -110,7 +110,7 @@ def _of_z(log_ratios):
         ratios = np.exp(np.minimum(column, 300.0))
         mean, spread = ratios.mean(), ratios.std(ddof=1)
         found[name] = {"mean": _digits(mean), "error": _digits(spread / math.sqrt(len(ratios)))}
-        if spread <= MAX_SPREAD * mean:
+        if mean > 0 and spread <= MAX_SPREAD * mean:
             score = float(mean_scores(ratios, 1.0))
             found[name] |= {"z": _digits(score), "p": _digits(2 * norm.sf(abs(score)))}
         else:

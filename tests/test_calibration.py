@@ -87,6 +87,8 @@ def test_bias_of_z(seed: int) -> None:
     found = summary._of_z(np.log(wild * [1.0, 0.01, 20.0]))
     assert min(found["Z2"]["p_too_large"], found["Z1_plus"]["p_too_large"]) > 1e-4
     assert found["Z1_minus"]["p_too_large"] < 1e-6
+    nothing = summary._of_z(np.full((300, 3), -np.inf))
+    assert nothing["Z2"] == {"mean": 0.0, "error": 0.0, "p_too_large": 1.0}
 
 
 def test_the_e_process_keeps_its_promise(seed: int) -> None:
