@@ -81,7 +81,7 @@ def _of_output(row, output):
         "wrong_ok": int((is_wrong & is_ok).sum()),
         "right": int(is_right.sum()),
         "right_not_ok": int((is_right & ~is_ok).sum()),
-        "median_error": _digits(np.median(errors)),
+        "median_error": _digits(np.median(np.nan_to_num(errors, nan=np.inf))),
     }
     if trusted:
         found["p"] = {
@@ -110,7 +110,7 @@ def _of_z(log_ratios):
         ratios = np.exp(np.minimum(column, 300.0))
         mean, spread = ratios.mean(), ratios.std(ddof=1)
         found[name] = {"mean": _digits(mean), "error": _digits(spread / math.sqrt(len(ratios)))}
-        if mean > 0 and spread <= MAX_SPREAD * mean:
+        if 0 < spread <= MAX_SPREAD * mean:
             score = float(mean_scores(ratios, 1.0))
             found[name] |= {"z": _digits(score), "p": _digits(2 * norm.sf(abs(score)))}
         else:
@@ -131,7 +131,8 @@ def too_large(ratios):
 
 
 def _digits(number):
-    return float(f"{number:.4g}")
+    """Four digits, as JSON has them: what is no number is None."""
+    return float(f"{number:.4g}") if math.isfinite(number) else None
 
 
 # --- which cells fail ---

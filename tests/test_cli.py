@@ -182,7 +182,7 @@ def test_compare_puts_three_methods_side_by_side(folder: Path) -> None:
         (["model.py:bound", "--data", "data.json"], "has its data already"),
         (["model.py:table", "--data", "text.csv"], "row 3, column 'b': 'x' is not a number"),
         (["model.py:table", "--data", "ragged.csv"], "row 2 has 1 cells; the header has 2"),
-        (["model.py:table", "--data", "shapes.json"], "fails with its data"),
+        (["model.py:table", "--data", "shapes.json"], "do not fit together"),
         (["model.py:bound", "--output", "none/r.est"], "no folder none"),
         (["model.py:bound", "--report", "."], "is a folder"),
         (["model.py:bound", "--relative-error", "0"], "relative-error"),

@@ -75,6 +75,8 @@ ENOUGH_FROM_PRIOR = 100.0
 FIRST_ROUND = 8192
 # Draws are cheap beside a dear exploration: at least this share of its evaluations.
 DRAW_SHARE = 0.3
+# Draws of a replicate from a component, at the least, for its share to be a control variate.
+MIN_CONTROLLED = 20
 MAX_SOBOL_DIMENSION = 40
 # Beyond what the budget allows by this factor, more draws are not worth while.
 HOPELESS = 8.0
@@ -345,8 +347,7 @@ class _Work:
         if rival is None or fitted.mixture is rival:
             return fitted
         # Few points in many dimensions are no judges of a fit; its own draws are.
-        share = self._effective_share(fitted, part)
-        if share > MIN_PILOT_SHARE:
+        if self._effective_share(fitted, part) > MIN_PILOT_SHARE:
             return fitted
         is_better = self._effective_share(Warped(rival), part) > MIN_PILOT_SHARE
         return Warped(rival) if is_better else fitted
@@ -434,6 +435,7 @@ class _Work:
         """Rounds of replicates, each twice the last, until the error or the budget is reached."""
         replicates = range(self.settings.num_replicates)
         count = max(self.round_size, int(DRAW_SHARE * self.exploration[0] / len(replicates)))
+        proposal = proposal._replace(least_control=MIN_CONTROLLED / count)
         self._say("integrating")
         began = self.seconds
         draws = Draws.join([self._draw(proposal, count, r) for r in replicates])

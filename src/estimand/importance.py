@@ -118,28 +118,40 @@ def relative_weights(log_weights: np.ndarray) -> np.ndarray:
 
 
 class Means(NamedTuple):
-    """Means over replicates, with what the controls explain taken out of them."""
+    """Means over replicates, with what the controls explain taken out of them.
+
+    The coefficients of a replicate's controls are fitted to the other replicates. Fitted to its own
+    draws, too, they would explain a rare heavy draw away, from the mean and from its error.
+    """
 
     replicate: np.ndarray
     counts: np.ndarray
     controls: np.ndarray
     deviations: np.ndarray
-    inverse: np.ndarray
+    inverses: np.ndarray
 
     @classmethod
     def of(cls, draws: Draws) -> Means:
-        counts = np.bincount(draws.replicate)
-        means = [
-            np.bincount(draws.replicate, weights=column) / counts for column in draws.controls.T
-        ]
-        controls = np.stack(means, axis=1) if means else np.zeros((counts.size, 0))
+        replicate = draws.replicate
+        counts = np.bincount(replicate)
         deviations = draws.controls - draws.controls.mean(axis=0, dtype=float)
-        gram = deviations.T @ deviations
-        return cls(draws.replicate, counts, controls, deviations, np.linalg.pinv(gram, 1e-8, True))
+        each = [deviations[replicate == r] for r in range(counts.size)]
+        grams = np.stack([rows.T @ rows for rows in each])
+        inverses = np.linalg.pinv(grams.sum(axis=0) - grams, 1e-8, True)
+        return cls(replicate, counts, _totals(draws.controls, replicate), deviations, inverses)
 
     def __call__(self, values: np.ndarray) -> np.ndarray:
         plain = np.bincount(self.replicate, weights=values) / self.counts
-        return plain - self.controls @ (self.inverse @ (self.deviations.T @ values))
+        moments = _totals(self.deviations * (values - values.mean())[:, None], self.replicate)
+        coefficients = np.einsum("rkl,rl->rk", self.inverses, moments.sum(axis=0) - moments)
+        return plain - (self.controls * coefficients).sum(axis=1) / self.counts
+
+
+def _totals(columns: np.ndarray, replicate: np.ndarray) -> np.ndarray:
+    """Sums of columns by replicate."""
+    size = replicate.max() + 1
+    sums = [np.bincount(replicate, weights=column, minlength=size) for column in columns.T]
+    return np.stack(sums, axis=1) if sums else np.zeros((size, 0))
 
 
 def part_variance(draws: Draws, part: Part) -> float:

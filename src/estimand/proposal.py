@@ -50,6 +50,9 @@ class Proposal(NamedTuple):
     groups: dict[Part, Warped]
     shares: dict[Part, float]
     prior: Mixture
+    # Components with less weight are no controls: the mean share of one that is hardly ever drawn
+    # from has the same error in all replicates.
+    least_control: float = 0.0
 
     @property
     def pieces(self) -> list[Warped]:
@@ -78,6 +81,7 @@ class Proposal(NamedTuple):
         )
         weights = np.concatenate([piece.mixture.weights for piece in pieces])
         largest = np.argsort(weights)[-MAX_CONTROLS:]
+        largest = largest[weights[largest] >= self.least_control]
         controls = (shares - weights)[:, largest]
         return Draws(*found, log_proposal, np.full(len(found[0]), replicate), controls)
 

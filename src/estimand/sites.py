@@ -145,8 +145,11 @@ def _can_be_inside(support: Any, value: np.ndarray) -> bool:
 
 
 def observed_log_prob(site: dict) -> jax.Array:
-    """The log density of data, which NumPyro wants as arrays where a support is traced."""
-    return site["fn"].log_prob(jnp.asarray(site["value"]))
+    """The log density of data, which NumPyro wants as JAX's arrays where a support is traced."""
+    try:
+        return site["fn"].log_prob(site["value"])
+    except jax.errors.TracerArrayConversionError:
+        return site["fn"].log_prob(jnp.asarray(site["value"]))
 
 
 def _describe_latent(where: str, site: dict) -> Latent:
