@@ -16,6 +16,8 @@ import estimand as ep
 from estimand import importance, mixture
 from estimand.importance import GAMMA2, Draws, Means, Part
 from estimand.mixture import Mixture
+from estimand.proposal import Proposal
+from estimand.warp import Warped
 
 MIX = Mixture(
     np.array([0.3, 0.7]),
@@ -100,6 +102,19 @@ def test_figures_of_a_ratio(seed: int) -> None:
     assert_coverage(values - reach, values + reach, 1.5, at_least=0.92)
     magnitude = law.expect(abs)
     assert np.mean([item.magnitude for item in figures]) == pytest.approx(magnitude, rel=0.02)
+
+
+def test_a_component_that_is_hardly_drawn_from_is_no_control() -> None:
+    rare = Mixture(
+        np.array([0.6, 0.399, 0.001]), np.zeros((3, 1)), np.ones((3, 1, 1)), np.full(3, np.inf)
+    )
+    group = Warped(rare)
+    points = np.linspace(-2, 2, 50)[:, None]
+    found = (points, np.zeros(50), np.zeros(50), np.ones((50, 1)), np.zeros((50, 1)))
+    proposal = Proposal({GAMMA2: group}, {GAMMA2: 1.0}, MIX)
+    assert proposal.evaluated(found, 0).controls.shape == (50, 5)
+    frequent = proposal._replace(least_control=0.01).evaluated(found, 0).controls
+    assert frequent.shape == (50, 4)
 
 
 def test_means_without_controls_are_plain() -> None:
