@@ -344,10 +344,9 @@ class _Work:
             fitted = warps.fit(*exploration, self.rng, rival)
         else:
             fitted = Warped(mixtures.fit(*exploration, self.rng, rival))
-        if rival is None or fitted.mixture is rival:
-            return fitted
-        # Few points in many dimensions are no judges of a fit; its own draws are.
-        if self._effective_share(fitted, part) > MIN_PILOT_SHARE:
+        # Fewer points than a covariance has numbers are no judges of a fit; its own draws are.
+        is_judged = len(points) >= _num_moments(density.dimension)
+        if rival is None or is_judged or self._effective_share(fitted, part) > MIN_PILOT_SHARE:
             return fitted
         is_better = self._effective_share(Warped(rival), part) > MIN_PILOT_SHARE
         return Warped(rival) if is_better else fitted
