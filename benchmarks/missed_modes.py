@@ -21,6 +21,7 @@ CASES = {
     "unequal_modes_10": ("unequal_modes_10", None),
     "equal_modes_10": ("equal_modes_10", None),
     "equal_modes_10_few_particles": ("equal_modes_10", FEW),
+    "unequal_modes_10_few_particles": ("unequal_modes_10", FEW),
     "sir": ("sir", None),
 }
 

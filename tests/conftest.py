@@ -30,49 +30,46 @@ _made_by_workers = 0
 
 
 # Dear members of families whose cheaper ones `make test` runs; `make test-slow` runs these.
-DEAR = re.compile(
-    "|".join(
-        (
-            r"test_evidence.py::test_results_do_not_depend_on_how_they_are_run\[(redraw|NUTS|RandomWalk|HMC)",
-            r"test_evidence.py::test_annealed_is_unbiased\[(dependent|bounded|simplex)-(NUTS|HMC)",
-            r"test_evidence.py::test_annealed_is_unbiased\[(half_line|simplex|bounded)-MALA",
-            r"test_evidence.py::test_annealed_with_redraws_is_unbiased\[(bounded|simplex|dependent)",
-            r"test_evidence.py::test_intervals_cover\[(simplex|bounded)",
-            r"test_evidence.py::test_error_falls",
-            r"test_evidence.py::test_importance_sampling_from_the_prior_is_unbiased\[simplex",
-            r"test_evidence.py::test_right_in_both_precisions\[(NUTS|HMC)-True",
-            r"test_evidence.py::test_nan_and_infinite_densities_are_counted\[.*True",
-            r"test_kernels.py::test_kernel_leaves_its_target_invariant\[(bounded|simplex|dependent)-(NUTS|MALA|HMC)",
-            r"test_kernels.py::test_kernel_leaves_its_target_invariant\[(bounded|dependent|simplex)-R",
-            r"test_kernels.py::test_metric_is_a_change_of_coordinates",
-            r"test_smc.py::test_fixed_smc_is_unbiased\[.*-dependent",
-            r"test_smc.py::test_fixed_smc_is_unbiased\[(IndependentT|HMC)-half_line",
-            r"test_smc.py::test_single_run_error_is_of_the_right_size",
-            r"test_estimate.py::test_intervals_of_tabi_cover\[(posterior|half)",
-            r"test_estimate.py::test_log_evidence_of_any_model",
-            r"test_adaptive.py::test_expectations_that_do_not_exist_are_not_ok\[cauchy",
-            r"test_adaptive.py::test_both_coordinates_agree_with_the_truth\[False",
-            r"test_adaptive.py::test_one_percent_asked_one_percent_got\[(posterior_predictive|dependent|simplex|horse_kicks)",
-            r"test_auto.py::test_integers_go_through_the_mixture\[drawn",
-            r"test_importance.py::test_errors_are_not_below_rounding",
-            r"test_smc.py::test_same_key_same_result",
-            r"test_adaptive.py::test_a_second_attempt_mends_what_validation_found",
-            r"test_invariances.py::test_names_of_sites",
-            r"test_invariances.py::test_(order_of_data|one_batch_or_many)",
-            r"test_reading.py::test_softened_smc",
-            r"test_reading.py::test_rare_events_to_one_percent\[(far_out|rp22)",
-            r"test_numpyro_models.py::test_where_the_truth_is_known\[(mixture|change_point|zero)",
-            r"test_peers.py::test_numpyro_nuts",
-            r"test_io.py::test_weighted_draws_give",
-            r"test_bridge.py::test_evidence_of_every_part\[half",
-        )
-    )
+DEAR = (
+    r"test_evidence.py::test_results_do_not_depend_on_how_they_are_run\[(redraw|NUTS|RandomWalk|HMC)",
+    r"test_evidence.py::test_annealed_is_unbiased\[(dependent|bounded|simplex)-(NUTS|HMC)",
+    r"test_evidence.py::test_annealed_is_unbiased\[(half_line|simplex|bounded)-MALA",
+    r"test_evidence.py::test_annealed_with_redraws_is_unbiased\[(bounded|simplex|dependent)",
+    r"test_evidence.py::test_intervals_cover\[(simplex|bounded)",
+    r"test_evidence.py::test_error_falls",
+    r"test_evidence.py::test_importance_sampling_from_the_prior_is_unbiased\[simplex",
+    r"test_evidence.py::test_right_in_both_precisions\[(NUTS|HMC)-True",
+    r"test_evidence.py::test_nan_and_infinite_densities_are_counted\[.*True",
+    r"test_kernels.py::test_kernel_leaves_its_target_invariant\[(bounded|simplex|dependent)-(NUTS|MALA|HMC)",
+    r"test_kernels.py::test_kernel_leaves_its_target_invariant\[(bounded|dependent|simplex)-R",
+    r"test_kernels.py::test_metric_is_a_change_of_coordinates",
+    r"test_smc.py::test_fixed_smc_is_unbiased\[.*-dependent",
+    r"test_smc.py::test_fixed_smc_is_unbiased\[(IndependentT|HMC)-half_line",
+    r"test_smc.py::test_single_run_error_is_of_the_right_size",
+    r"test_estimate.py::test_intervals_of_tabi_cover\[(posterior|half)",
+    r"test_estimate.py::test_log_evidence_of_any_model",
+    r"test_adaptive.py::test_expectations_that_do_not_exist_are_not_ok\[cauchy",
+    r"test_adaptive.py::test_both_coordinates_agree_with_the_truth\[False",
+    r"test_adaptive.py::test_one_percent_asked_one_percent_got\[(posterior_predictive|dependent|simplex|horse_kicks)",
+    r"test_auto.py::test_integers_go_through_the_mixture\[drawn",
+    r"test_importance.py::test_errors_are_not_below_rounding",
+    r"test_smc.py::test_same_key_same_result",
+    r"test_adaptive.py::test_a_second_attempt_mends_what_validation_found",
+    r"test_invariances.py::test_names_of_sites",
+    r"test_invariances.py::test_(order_of_data|one_batch_or_many)",
+    r"test_reading.py::test_softened_smc",
+    r"test_reading.py::test_rare_events_to_one_percent\[(far_out|rp22)",
+    r"test_numpyro_models.py::test_where_the_truth_is_known\[(mixture|change_point|zero)",
+    r"test_peers.py::test_numpyro_nuts",
+    r"test_io.py::test_weighted_draws_give",
+    r"test_bridge.py::test_evidence_of_every_part\[half",
 )
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    dear = re.compile("|".join(DEAR))
     for item in items:
-        if DEAR.match(item.nodeid.removeprefix("tests/")):
+        if dear.match(item.nodeid.removeprefix("tests/")):
             item.add_marker(pytest.mark.slow)
 
 

@@ -99,6 +99,18 @@ def weighted(log_weight: Callable[[Any], Any]) -> ep.Expectation:
     return program()
 
 
+def rate_of(law: Callable[[Any], Any], y: float) -> ep.Expectation:
+    """The rate of one observation's law."""
+
+    @ep.expectation
+    def program(y: float) -> Any:
+        rate = numpyro.sample("rate", dist.Gamma(2.0, 1.0))
+        numpyro.sample("y", law(rate), obs=y)
+        return rate
+
+    return program(y)
+
+
 def observing(y: Any, make: Callable[[Any], Any] = jnp.asarray) -> ep.Expectation:
     """The mean of rows, with posterior N(sum / (n + 1), 1 / (n + 1))."""
 
@@ -851,13 +863,7 @@ def complex_data() -> ep.Expectation:
 
 @hostile(refused("site 'y' of program 'program'", "outside of its support"))
 def data_outside_of_the_support() -> ep.Expectation:
-    @ep.expectation
-    def program(y: float) -> Any:
-        rate = numpyro.sample("rate", dist.Gamma(2.0, 1.0))
-        numpyro.sample("y", dist.Exponential(rate), obs=y)
-        return rate
-
-    return program(-1.0)
+    return rate_of(dist.Exponential, -1.0)
 
 
 @hostile(refused("site 'y' of program 'program'", "outside of its support"))
@@ -867,26 +873,13 @@ def infinite_data() -> ep.Expectation:
 
 @hostile(refused("site 'y' of program 'program'", "outside of its support"))
 def a_count_that_is_no_integer() -> ep.Expectation:
-    @ep.expectation
-    def program(y: float) -> Any:
-        rate = numpyro.sample("rate", dist.Gamma(2.0, 1.0))
-        numpyro.sample("y", dist.Poisson(rate), obs=y)
-        return rate
-
-    return program(2.5)
+    return rate_of(dist.Poisson, 2.5)
 
 
 @hostile(refused("site 'y' of program 'program'", "outside of its support"))
 def data_on_the_edge_of_the_support() -> ep.Expectation:
     """NumPyro's exponential law has no density at 0: better told than found as no mass."""
-
-    @ep.expectation
-    def program(y: float) -> Any:
-        rate = numpyro.sample("rate", dist.Gamma(2.0, 1.0))
-        numpyro.sample("y", dist.Exponential(rate), obs=y)
-        return rate
-
-    return program(0.0)
+    return rate_of(dist.Exponential, 0.0)
 
 
 @hostile(Right(1 / math.log(2)))

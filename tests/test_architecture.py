@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import ast
+import re
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+from conftest import DEAR
 
 ROOT = Path(__file__).parents[1]
 SOURCE = ROOT / "src" / "estimand"
@@ -137,3 +139,12 @@ def test_demo_prints_both_methods_and_the_truth() -> None:
     report = Path(result.stdout.strip().splitlines()[-1].split(": ", 1)[1])
     assert report.is_relative_to(ROOT / "build")
     assert "<svg" in report.read_text()
+
+
+@pytest.mark.parametrize("pattern", DEAR)
+def test_dear_tests_exist(pattern: str) -> None:
+    """A pattern that no test's name begins with would hide nothing and say so nowhere."""
+    file, _, name = pattern.partition("::")
+    defined = re.findall(r"^def (test_\w+)", (ROOT / "tests" / file).read_text(), re.MULTILINE)
+    function = re.compile(name.split(r"\[")[0])
+    assert any(map(function.match, defined))

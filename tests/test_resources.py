@@ -24,6 +24,7 @@ import numpyro
 import numpyro.distributions as dist
 import pytest
 from stats import assert_estimate
+from truths import figure1
 
 import estimand as ep
 from estimand.compilation import CompilationClock
@@ -32,12 +33,7 @@ from estimand.progress import Progress, listening
 QUICK = ep.TABI(ep.ImportanceSampling(num_samples=500))
 
 
-@ep.expectation
-def cube(y: float) -> Any:
-    """E = 2.5 at y = 2."""
-    x = numpyro.sample("x", dist.Normal(0.0, 1.0))
-    numpyro.sample("y", dist.Normal(x, 1.0), obs=y)
-    return x**3
+cube = ep.expectation(figure1)
 
 
 @ep.expectation

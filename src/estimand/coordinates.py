@@ -323,21 +323,23 @@ def coordinates_of(expectation: Expectation) -> tuple[Coordinates, ...]:
         with TRACING, handlers.trace() as sites, drawing_from_prior(rng_key):
             expectation.run()
         for latent in expectation.latents:
-            # NumPyro's `biject_to` raises this for a support that it has no bijection to.
-            try:
-                site, support = sites[latent.name], sites[latent.name]["fn"].support
-                shapes[latent.name] = latent.shape
-                if not latent.is_discrete:
-                    shapes[latent.name] = unconstrained_value(site, biject_to(support)).shape
-                transformed[latent.name] = not _is_real(support)
-                spreadable[latent.name] = _has_integers(support)
-                if is_wrapped(site["fn"], dist.MaskedDistribution):
-                    masked.append(latent.name)
-            except NotImplementedError as error:
-                raise ProgramError(
-                    f"the support of site {latent.name!r} of program {expectation.name!r} has no "
-                    "unconstrained coordinates in NumPyro: reparametrise the site."
-                ) from error
+            site, support = sites[latent.name], sites[latent.name]["fn"].support
+            shapes[latent.name] = latent.shape
+            if not latent.is_discrete:
+                shapes[latent.name] = unconstrained_value(site, bijection(latent, support)).shape
+            transformed[latent.name] = not _is_real(support)
+            spreadable[latent.name] = _has_integers(support)
+            if is_wrapped(site["fn"], dist.MaskedDistribution):
+                masked.append(latent.name)
+
+    def bijection(latent: Latent, support: Any) -> Any:
+        try:
+            return biject_to(support)
+        except NotImplementedError as error:  # what NumPyro says of a support without a bijection
+            raise ProgramError(
+                f"the support of site {latent.name!r} of program {expectation.name!r} has no "
+                "unconstrained coordinates in NumPyro: reparametrise the site."
+            ) from error
 
     jax.eval_shape(draw, jax.random.key(0))
     freed = {name: _freed_elements(expectation, name) for name in masked}
