@@ -13,6 +13,7 @@ import signal
 import subprocess
 import sys
 import time
+import weakref
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -27,7 +28,9 @@ from stats import assert_estimate
 from truths import figure1
 
 import estimand as ep
+from estimand import importance
 from estimand.compilation import CompilationClock
+from estimand.importance import Draws
 from estimand.progress import Progress, listening
 
 QUICK = ep.TABI(ep.ImportanceSampling(num_samples=500))
@@ -71,6 +74,15 @@ def test_batch_size_bounds_memory(estimator: Any) -> None:
     assert large < whole / 10
 
 
+def test_draws_end_where_they_would_fill_the_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(importance, "MAX_BYTES", 30_000_000)
+    result = estimate(ep.AdaptiveIS(relative_error=1e-7, max_evaluations=10**10))
+    assert result.status is ep.Status.not_converged
+    assert any("refine()" in note for note in result.run.notes)
+    assert result.num_evaluations < 30_000_000 / (8 * len(Draws._fields))
+    assert_estimate(result.value, result.standard_error, 2.5, degrees=15)
+
+
 PEAK = """
 import resource, sys
 import jax
@@ -111,15 +123,23 @@ def test_a_thousand_calls_leave_nothing_behind() -> None:
     """Fresh data in every call; what grows is measured over the last 900."""
     for k in range(100):
         estimate(y=0.01 * k, rng_key=k)
-    gc.collect()
-    objects, before = len(gc.get_objects()), peak_memory()
+    objects, before = num_objects(), peak_memory()
     with CompilationClock() as clock:
         for k in range(100, 1000):
             estimate(y=0.01 * k, rng_key=k)
-    gc.collect()
     assert clock.num_compilations == 0
-    assert len(gc.get_objects()) - objects < 1000
+    assert num_objects() - objects < 200
     assert peak_memory() - before < 20
+
+
+def num_objects() -> int:
+    """Python objects that are alive.
+
+    JAX keeps a dead weak reference of 72 bytes whenever it traces the logarithm of a constant, as
+    in the density of a normal law; these are not counted.
+    """
+    gc.collect()
+    return sum(not isinstance(item, weakref.ref) for item in gc.get_objects())
 
 
 def peak_memory() -> float:
@@ -133,11 +153,14 @@ def peak_memory() -> float:
 @pytest.mark.slow
 @pytest.mark.parametrize("goal", [1e-6, 1e-9], ids=["more draws", "more routes"])
 def test_a_budget_of_seconds_is_kept(goal: float) -> None:
-    """An error that is not reached in that time; compilation is within the budget."""
+    """An error that is not reached in that time; compilation is within the budget.
+
+    Where more draws are hopeless the time is not used up.
+    """
     method = ep.Auto(relative_error=goal, max_evaluations=10**12, max_seconds=30.0)
     started = time.monotonic()
     result = estimate(method)
-    assert 10.0 < time.monotonic() - started < 36.0
+    assert time.monotonic() - started < 36.0
     assert result.status is ep.Status.not_converged
     assert_estimate(result.value, result.standard_error, 2.5, degrees=15)
 
@@ -217,9 +240,13 @@ import sys
 import jax
 jax.config.update("jax_enable_x64", True)
 sys.path.insert(0, sys.argv[1])
+import signal
 import estimand as ep
 from estimand.progress import listening
 from test_resources import cube
+
+# Shells start background jobs with the signal ignored.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 def show(progress):
     if progress.estimate:

@@ -89,6 +89,7 @@ MAX_EXCEEDANCE = 0.01
 MAX_NAN_MASS = 1e-9
 # Share of the mass of a part that may lie where numbers end.
 MAX_EDGE_MASS = 1e-3
+FULL = "no more draws fit in memory: refine() adds independent runs"
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, repr=False)
@@ -205,9 +206,8 @@ class _Work:
         host_key, scale_key, self.key = jax.random.split(rng_key, 3)
         self.softened = density.softened(scale_key)
         self.rng = np.random.default_rng(np.asarray(jax.random.key_data(host_key)).tolist())
-        self.num_evaluations = 0
-        self.num_gradients = 0
-        self.has_nan = False
+        self.num_evaluations = self.num_gradients = 0
+        self.has_nan = self.is_full = False
         self.groups: dict[Part, Warped] = {}
         self.explored: dict[Part, list[Exploration]] = {}
         self.part_costs: dict[Part, int] = {}
@@ -248,6 +248,7 @@ class _Work:
             ess_z2=0.0 if draws is None else part_ess(draws, GAMMA2),
             log_z2=-math.inf if draws is None else controlled_log_mean(draws, GAMMA2),
             evidence=tuple((part.name, self.evidence(draws, part)) for part in self.parts),
+            notes=(FULL,) * self.is_full,
         )
         return in_plain_coordinates(run, self.density)
 
@@ -443,7 +444,8 @@ class _Work:
         while (lack := self._lack(draws)) > 1:
             cost = len(replicates) * count
             seconds = (self.seconds - began) * cost / len(draws.replicate)
-            if not self._can_afford(reserve[0] + cost, reserve[1] + seconds):
+            self.is_full = not draws.has_room(cost)
+            if self.is_full or not self._can_afford(reserve[0] + cost, reserve[1] + seconds):
                 break
             left = self.settings.max_evaluations - self.spent - reserve[0]
             if lack * len(draws.replicate) > HOPELESS * (len(draws.replicate) + left):
@@ -460,8 +462,7 @@ class _Work:
         if len(self.parts) == 1:
             return max(missing, part_variance(draws, self.parts[0]) / goal**2)
         figures = [output_figures(draws, output) for output in range(self.density.num_outputs)]
-        first = figures[0]
-        more = ", …" * (len(figures) > 1)
+        first, more = figures[0], ", …" * (len(figures) > 1)
         self._say("integrating", f"{first.value:.5g} ± {first.standard_error:.1g}{more}")
         errors = [item.standard_error / error_scale(item) for item in figures]
         return max(missing, *((error / goal) ** 2 for error in errors))

@@ -152,7 +152,9 @@ class _Journey:
             max_seconds=max(share * self.seconds_left, 1e-3),
             standardise=standardise,
         )
-        return self._counted(method.run(self._next_key(), self.density))
+        run = self._counted(method.run(self._next_key(), self.density))
+        self.notes.extend(note for note in run.notes if note not in self.notes)
+        return run
 
     def _take_last_route(self, figures: list[Figures], weak: tuple[int, ...]) -> None:
         if self.density.dimension <= MAX_ISLAND_DIMENSION or self.density.layout.has_integers:

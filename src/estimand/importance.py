@@ -32,6 +32,8 @@ from estimand.methods import (
 # Effective draws that every part must have before an error is believed.
 MIN_EFFECTIVE = 400.0
 MAX_WEIGHT_SHARE = 0.002
+# Bytes of all draws together; working on them takes up to four times as many.
+MAX_BYTES = 2**30
 # Where the parts cancel, the error is relative to this share of E|f|.
 CANCELLATION_FLOOR = 0.01
 
@@ -73,6 +75,11 @@ class Draws(NamedTuple):
     @staticmethod
     def join(draws: list[Draws]) -> Draws:
         return Draws(*(np.concatenate(pieces) for pieces in zip(*draws, strict=True)))
+
+    def has_room(self, count: int) -> bool:
+        """Whether so many more fit into the memory that draws may take."""
+        size, num_bytes = len(self.replicate), sum(array.nbytes for array in self)
+        return num_bytes * (size + count) <= MAX_BYTES * size
 
     def log_weights(self, part: Part) -> np.ndarray:
         """log of a part's density over the proposal's; −inf where it is no number."""
