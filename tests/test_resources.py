@@ -195,6 +195,19 @@ def test_ctrl_c_returns_what_is_known(stage: str, count: int) -> None:
     assert abs(result.samples()["x"].mean() - 1.0) < 0.2
 
 
+def test_an_interrupted_run_is_not_enough_by_itself() -> None:
+    """It did not come to look for missed modes; a further run does."""
+    with listening(Interrupt("integrating", 2)):
+        first = estimate(ep.Auto())
+    assert first.standard_error < 0.025
+    assert first.refine(relative_error=0.01, max_evaluations=1, throw=False).status is (
+        ep.Status.not_converged
+    )
+    result = first.refine(relative_error=0.01)
+    assert len(result.origin.keys) == 2
+    assert result.status
+
+
 def test_ctrl_c_raises_by_default() -> None:
     with listening(Interrupt("fitting")), pytest.raises(ep.EstimationError) as error:
         ep.estimate_expectation(cube(2.0))

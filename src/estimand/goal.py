@@ -12,7 +12,7 @@ from estimand.auto import Auto
 from estimand.evidence import Status
 from estimand.importance import error_scale, is_reached
 from estimand.merge import ENOUGH_EFFECTIVE
-from estimand.methods import Figures, Method, worst
+from estimand.methods import INTERRUPTED, Figures, Method, worst
 from estimand.origin import origin_of
 from estimand.program import Expectation
 from estimand.record import Record
@@ -31,7 +31,13 @@ def lack_of(record: Record, goal: float) -> float:
     """How many times more draws the asked error needs; at most 1 where it is reached."""
     if any(status is Status.nan_density for status in record.statuses):
         return 0.0
-    return max(_lacking(figures, goal) for figures in record.run.figures)
+    lack = max(_lacking(figures, goal) for figures in record.run.figures)
+    return max(lack, 2.0) if _is_unchecked(record) else lack
+
+
+def _is_unchecked(record: Record) -> bool:
+    """Whether it is of an interrupted run alone, which did not come to look for missed modes."""
+    return INTERRUPTED in record.run.notes and len(record.origin.keys) == 1
 
 
 def _lacking(figures: Figures, goal: float) -> float:
@@ -47,7 +53,7 @@ def judged(estimate: Kind, method: Method, goal: float) -> Kind:
 
     Of a method that itself has an error to reach, `not_converged` says only that it did not.
     """
-    has_goal = hasattr(method, "relative_error")
+    has_goal = hasattr(method, "relative_error") and not _is_unchecked(estimate)
     figures = []
     for item in estimate.run.figures:
         status = item.status

@@ -298,12 +298,15 @@ def worst(statuses: list[Status]) -> Status:
     return max(statuses, key=gravity)
 
 
+INTERRUPTED = "interrupted: this was known by then"
+
+
 def cut_off(run: Run) -> Run:
     """A run that was interrupted: its figures are those by then, and not to be trusted."""
     figures = tuple(
         item._replace(status=worst([item.status, Status.not_converged])) for item in run.figures
     )
-    return run._replace(figures=figures, notes=(*run.notes, "interrupted: this was known by then"))
+    return run._replace(figures=figures, notes=(*run.notes, INTERRUPTED))
 
 
 @dataclasses.dataclass(frozen=True, repr=False)
