@@ -130,3 +130,15 @@ def test_a_part_without_mass_is_said_to_have_none() -> None:
     density = ep.Density.of(bound("posterior_predictive_2d")).part("gamma1_minus")
     evidence = sampler.estimate(jax.random.key(0), density)
     assert evidence.status is ep.Status.no_mass_found
+
+
+@pytest.mark.filterwarnings("ignore:invalid value")
+def test_a_chain_that_stands_still() -> None:
+    """Draws of N(0, 1), one chain of which did not move; the truth is log Z = 1."""
+    rng = np.random.default_rng(0)
+    log_drawn = 1.0 + 0.1 * rng.standard_normal((10, 64))
+    log_drawn[3] = log_drawn[3, 0]
+    log_normal = 1.0 + 0.1 * rng.standard_normal(640)
+    log_z, variance = meng_wong(log_drawn, log_normal)
+    assert abs(log_z - 1.0) < 0.05
+    assert 0 < variance < 0.05

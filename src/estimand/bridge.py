@@ -280,7 +280,9 @@ def meng_wong(log_drawn: np.ndarray, log_normal: np.ndarray) -> tuple[float, flo
                 break
         values = np.exp(drawn_terms - drawn_terms.max())
         if values.min() < values.max():
-            effective = float(np.clip(autocorrelation_size(values), 2.0, values.size))
+            # NumPyro 0.21 has no size for draws of which a chain stands still.
+            size = np.nan_to_num(autocorrelation_size(values), nan=2.0)
+            effective = float(np.clip(size, 2.0, values.size))
     drawn, normal = np.exp(drawn_terms), np.exp(normal_terms)
     variance = drawn.var() / drawn.mean() ** 2 / effective
     variance += normal.var() / normal.mean() ** 2 / normal.size
