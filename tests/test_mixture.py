@@ -11,6 +11,7 @@ import scipy.stats
 from stats import assert_mean, assert_same_law
 
 from estimand import mixture as mixtures
+from estimand import warp
 from estimand.mixture import Mixture
 
 
@@ -238,3 +239,12 @@ def test_refit_from_a_handful_of_points_keeps_the_mixture_sane(seed: int) -> Non
     for _ in range(5):
         again = mixtures.refit(good, law.rvs(25, random_state=rng), np.zeros(25), rng)
         assert gain(again, law, rng) > gain(good, law, rng) - 1.0
+
+
+def test_copies_of_one_point_have_a_width_that_numbers_can_tell() -> None:
+    """As of scouts that all stand on one point of a thin event."""
+    points, groups = np.ones((400, 1)), np.repeat(np.arange(40), 10)
+    fitted = warp.fit(points, np.zeros(400), groups, np.random.default_rng(0))
+    drawn = fitted.draw(np.random.default_rng(1).random((1000, 3)))
+    assert np.unique(drawn).size > 900
+    assert np.exp(fitted.log_density(np.ones((1, 1)))) < 1e10

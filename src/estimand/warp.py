@@ -129,7 +129,7 @@ def fit(
     held_out = np.isin(groups, names[: max(1, names.size // 4)])
     alive = np.isfinite(log_weights)
     train, test = ~held_out & alive, held_out & alive
-    if min(train.sum(), test.sum()) < 20 * points.shape[1]:
+    if min(train.sum(), test.sum()) < 20 * points.shape[1] or not _has_quantiles(points[alive]):
         return Warped(mixtures.fit(points, log_weights, groups, rng, rival))
     scores = []
     for is_warped in (False, True):
@@ -137,6 +137,11 @@ def fit(
         weights = np.exp(log_weights[test] - log_weights[test].max())
         scores.append(np.average(candidate.log_density(points[test]), weights=weights))
     return _fit(points, log_weights, groups, rng, rival, scores[1] > scores[0] + MIN_GAIN)
+
+
+def _has_quantiles(points: np.ndarray) -> bool:
+    """Whether every coordinate has a value for each knot: copies of one point say no width."""
+    return all(np.unique(column).size >= LEVELS.size for column in points.T)
 
 
 def _fit(
