@@ -48,6 +48,7 @@ ORDER = (
     "auto",
     "origin",
     "record",
+    "resolution",
     "merge",
     "goal",
     "io",

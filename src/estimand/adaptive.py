@@ -38,7 +38,6 @@ from estimand.importance import (
     error_scale,
     evaluate,
     is_reached,
-    mass_at_the_edge,
     output_figures,
     part_ess,
     part_status,
@@ -87,8 +86,6 @@ SLACK = 1.5
 MAX_EXCEEDANCE = 0.01
 # Where the density is NaN the prior must have less mass than this.
 MAX_NAN_MASS = 1e-9
-# Share of the mass of a part that may lie where numbers end.
-MAX_EDGE_MASS = 1e-3
 FULL = "no more draws fit in memory: refine() adds independent runs"
 
 
@@ -326,7 +323,7 @@ class _Work:
                 exploration = self._scout(part)
                 self.explored[part], self.part_costs[part] = [exploration], self.spent - before
                 exploration = exploration.flattened()
-            if np.isfinite(exploration.log_weights).any():
+            if exploration.has_mass:
                 self.groups[part] = self._fit(part, exploration)
 
     def _fit(self, part: Part, exploration: Exploration) -> Warped:
@@ -415,7 +412,7 @@ class _Work:
             seconds = WIDER * (self.exploration[1] + 1.0)
             if is_weak and self._can_afford(WIDER * cost + reserve, seconds):
                 found = self._scout(part, wider=WIDER)
-                if np.isfinite(found.log_weights).any():
+                if found.has_mass:
                     self.explored[part] = [found]
                     self.groups[part] = self._fit(part, found.flattened())
                     is_any = True
@@ -476,12 +473,15 @@ class _Work:
         """
         self.missed = set()
         for part in parts:
-            explorations = self.explored[part]
             fresh = self._scout(part)
-            if not np.isfinite(fresh.log_weights).any():
+            if not fresh.has_mass:
                 continue
-            explorations.append(fresh)
-            heaviest = draws.log_weights(part).max()
+            explorations = [item for item in self.explored[part] if item.has_mass] + [fresh]
+            self.explored[part], heaviest = explorations, draws.log_weights(part).max()
+            if heaviest == -np.inf:
+                self.unseen[part] = 1.0
+                self.missed.add(part)
+                continue
             shares = [self._beyond(item, part, proposal, heaviest) for item in explorations]
             self.unseen[part] = float(np.mean([lost for _, lost in shares]))
             if shares[-1][0] > MAX_EXCEEDANCE:
@@ -539,11 +539,10 @@ def _judged(work: _Work, draws: Draws | None, output: int) -> Figures:
         size = math.exp(min(log_mean(log_weights) - log_z2, 700.0))
         unseen = work.unseen.get(part, 0.0)
         errors.append(unseen * (size if part.sign else abs(figures.value)))
-        # A part does not matter while the error dwarfs all of it.
-        if part == GAMMA2 or size > 0.5 * figures.standard_error:
-            statuses.append(part_status(log_weights, part in work.missed))
-            if mass_at_the_edge(work.density, draws.positions, log_weights) > MAX_EDGE_MASS:
-                statuses.append(Status.heavy_tailed)
+        # A part does not matter while the error dwarfs all of it, unless it was not seen.
+        is_missed = part in work.missed
+        if part == GAMMA2 or is_missed or size > 0.5 * figures.standard_error:
+            statuses.append(part_status(log_weights, is_missed))
     figures = figures._replace(standard_error=math.hypot(*errors))
     if not is_reached(figures, SLACK * work.settings.relative_error):
         statuses.append(Status.not_converged)

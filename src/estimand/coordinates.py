@@ -129,12 +129,6 @@ class Layout:
         )
 
     @property
-    def edge(self) -> float:
-        """How large a transformed coordinate is where its value nearly over- or underflows."""
-        limit = jnp.asarray(0.8 * math.log(jnp.finfo(jnp.result_type(float)).max))
-        return float(Stretch().inv(limit) if self.is_standardised else limit)
-
-    @property
     def improper_sites(self) -> tuple[str, ...]:
         return tuple(site.latent.name for site in self.sites if not site.latent.is_proper)
 

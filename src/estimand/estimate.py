@@ -35,6 +35,7 @@ from estimand.origin import (
 )
 from estimand.program import PARTS, Expectation, ExpectationProgram, bind
 from estimand.record import Contents, Record, resample
+from estimand.resolution import without_unresolved
 from estimand.settings import require_count
 from estimand.summary import Summary, summarise
 
@@ -421,7 +422,7 @@ def _estimated(task: Task, key: jax.Array, origin: Origin, *, is_offered: bool =
         program=task.expectation.name,
         method=repr(task.method),
         output=task.expectation.output,
-        run=run.without_false_trust(),
+        run=without_unresolved(run, density).without_false_trust(),
         compile_seconds=clock.seconds,
         run_seconds=time.perf_counter() - started - clock.seconds,
         origin=origin,

@@ -51,6 +51,11 @@ class Status(enum.Enum):
         "The weights are so heavy-tailed that their variance may not exist: take a proposal with "
         "wider tails or more temperatures, and check that the expectation exists."
     )
+    unresolved = (
+        "Much of the mass lies where floating-point numbers end or are too coarse: check that the "
+        "expectation exists, take a prior with less mass at the edge of its support, or write the "
+        "model so that this edge is at 0."
+    )
     replicates_disagree = (
         "Independent explorations found mass that the estimate has missed: explore with more "
         "scouts or particles."

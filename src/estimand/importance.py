@@ -167,7 +167,7 @@ def part_variance(draws: Draws, part: Part) -> float:
     means = Means.of(draws)(relative_weights(log_weights))
     if not means.any():
         return math.inf
-    return float(means.var(ddof=1) / means.size) + _rounding(draws, log_weights) ** 2
+    return float(means.var(ddof=1) / means.size) + _rounding(draws, part) ** 2
 
 
 def controlled_log_mean(draws: Draws, part: Part) -> float:
@@ -177,10 +177,12 @@ def controlled_log_mean(draws: Draws, part: Part) -> float:
     return log_mean(log_weights) + math.log(mean) if mean > 0 else -math.inf
 
 
-def _rounding(draws: Draws, log_weights: np.ndarray) -> float:
-    """Relative error of a mean weight by rounding: the resolution of the logarithms in it."""
+def _rounding(draws: Draws, part: Part) -> float:
+    """Relative error of a part's mean weight by rounding: the resolution of its logarithms."""
     sizes = abs(draws.log_prior) + abs(draws.log_likelihood) + abs(draws.log_proposal)
-    weights = np.where(np.isfinite(sizes), relative_weights(log_weights), 0.0)
+    if part.sign:
+        sizes = sizes + abs(draws.log_sizes[:, part.output])
+    weights = np.where(np.isfinite(sizes), relative_weights(draws.log_weights(part)), 0.0)
     resolution = float(jnp.finfo(jnp.result_type(float)).eps)
     return resolution * float(np.mean(weights * np.where(weights > 0, sizes, 0.0)))
 
@@ -203,7 +205,8 @@ def output_figures(draws: Draws, output: int) -> Figures:
     relative = (plus.mean() - minus.mean()) / z2.mean()
     residuals = plus - minus - relative * z2
     error = float(residuals.std(ddof=1) / math.sqrt(residuals.size))
-    rounding = _rounding(draws, log_weights[0]) * (plus.mean() + minus.mean())
+    sums = abs(relative), plus.mean(), minus.mean()
+    rounding = sum(_rounding(draws, part) * sums[k] for k, part in enumerate(parts))
     scale = math.exp(min(log_scale - log_z[0], LOG_MAX))
     sizes = [effective_sample_size(weights) for weights in log_weights]
     present = [size for size, part in zip(sizes[1:], log_z[1:], strict=True) if part > -math.inf]
@@ -248,16 +251,6 @@ def error_scale(figures: Figures) -> float:
 def is_reached(figures: Figures, goal: float) -> bool:
     """Whether the error is small relative to its scale."""
     return figures.standard_error <= goal * error_scale(figures)
-
-
-def mass_at_the_edge(density: Density, positions: np.ndarray, log_weights: np.ndarray) -> float:
-    """Share of the mass where a site's value is about to overflow or underflow.
-
-    A target whose integral diverges looks finite in floating point: it ends where the numbers do.
-    """
-    layout = density.layout
-    is_far = (np.abs(positions[:, layout.is_transformed]) > layout.edge).any(axis=1)
-    return float(np.average(is_far, weights=relative_weights(log_weights)))
 
 
 def part_status(log_weights: np.ndarray, is_missed: bool) -> Status:

@@ -47,7 +47,10 @@ def find_mode(density: Density, start: jax.Array) -> Mode:
         return PathPoint(one, one).log_density(density.terms(position))
 
     def curvature(position: jax.Array) -> jax.Array:
-        return -jax.jacfwd(jax.grad(log_density))(position)
+        try:
+            return -jax.jacfwd(jax.grad(log_density))(position)
+        except TypeError:  # a custom reverse rule, as a solver of ODEs has, has no forward mode
+            return -jax.jacrev(jax.grad(log_density))(position)
 
     def is_unfinished(search: _Search) -> jax.Array:
         return (search.decrement > TOLERANCE) & (search.step < MAX_STEPS)

@@ -281,6 +281,7 @@ _GRAVITY = (
     Status.low_ess,
     Status.not_converged,
     Status.heavy_tailed,
+    Status.unresolved,
     Status.replicates_disagree,
     Status.underflow,
     Status.no_mass_found,

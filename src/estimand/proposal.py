@@ -26,6 +26,10 @@ class Exploration(NamedTuple):
     log_weights: np.ndarray
     chains: np.ndarray
 
+    @property
+    def has_mass(self) -> bool:
+        return bool(np.isfinite(self.log_weights).any())
+
     @staticmethod
     def join(explorations: list[Exploration]) -> Exploration:
         counts = np.cumsum([0, *(item.chains.max() + 1 for item in explorations[:-1])])

@@ -217,7 +217,7 @@ class Record:
         """A summary of every density that the figures rest on."""
         if self.contents is not None:
             return self.contents.parts
-        return tuple(_summarise(*item) for item in _used_evidence(self.run))
+        return tuple(_summarise(*item) for item in used_evidence(self.run))
 
     @functools.cached_property
     def draws(self) -> tuple[Draws, ...]:
@@ -278,7 +278,7 @@ def quantile(probability: float, degrees: float) -> float:
 # --- from a fresh run ---
 
 
-def _used_evidence(run: Run) -> list[tuple[str, int, Evidence]]:
+def used_evidence(run: Run) -> list[tuple[str, int, Evidence]]:
     """The evidence that each figure rests on, with the number of its output.
 
     A method may have tried more than one route: the evidence of a part is the one whose log Z is
@@ -409,7 +409,7 @@ def resample(log_weights: np.ndarray, count: int, rng: np.random.Generator) -> n
 
 
 def _kept_draws(run: Run, density: Density) -> tuple[Draws, ...]:
-    used = _used_evidence(run)
+    used = used_evidence(run)
     width = max(1, density.dimension + density.num_outputs)
     count = max(100, min(MAX_DRAWS, MAX_NUMBERS // (width * max(1, len(used)))))
     result = []
@@ -456,7 +456,7 @@ def _path(record: Record, output: int) -> Path:
     )
     used = {
         name: evidence
-        for name, number, evidence in _used_evidence(record.run)
+        for name, number, evidence in used_evidence(record.run)
         if number in (-1, output)
     }
     if "gamma2" not in used or len(used) == 1 or not math.isfinite(figures.standard_error):
