@@ -286,6 +286,33 @@ def test_a_signal_ends_a_run_with_its_estimate() -> None:
     assert abs(result["outputs"][0]["value"] - 2.5) < 0.01
 
 
+# Linear algebra ------------------------------------------------------------------------------------
+
+
+LINEAR_ALGEBRA = """
+import jax
+import jax.numpy as jnp
+import estimand
+
+def two_solves(a, b):
+    factors = jnp.linalg.cholesky(a), jnp.linalg.cholesky(a + jnp.eye(12))
+    first, second = (jax.scipy.linalg.solve_triangular(f, b, lower=True) for f in factors)
+    return (first * second).sum()
+
+points = jax.random.normal(jax.random.key(0), (8192, 12, 12))
+a = points @ points.mT + 12 * jnp.eye(12)[None]
+function = jax.jit(jax.vmap(two_solves))
+for _ in range(100):
+    function(a, points[:, :, :1]).block_until_ready()
+"""
+
+
+@pytest.mark.slow
+def test_batched_linear_algebra_does_not_wait_for_itself() -> None:
+    """On two cores, and with two threads, it does so within a few of these calls."""
+    subprocess.run([sys.executable, "-c", LINEAR_ALGEBRA], check=True, timeout=120)
+
+
 # Many at once ------------------------------------------------------------------------------------
 
 
