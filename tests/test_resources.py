@@ -286,7 +286,7 @@ def test_a_signal_ends_a_run_with_its_estimate() -> None:
     assert abs(result["outputs"][0]["value"] - 2.5) < 0.01
 
 
-# Linear algebra ------------------------------------------------------------------------------------
+# Linear algebra -----------------------------------------------------------------------------------
 
 
 LINEAR_ALGEBRA = """

@@ -9,9 +9,9 @@ from typing import Any
 
 import jax
 
-# XLA may wait forever where as many batched calls of LAPACK (Cholesky factors, triangular solves) as
-# it has threads run at once: each waits for work that it has queued behind the others. On two cores
-# two are enough, as in the log density and the target of a Gaussian process.
+# XLA may wait forever where as many batched calls of LAPACK (Cholesky factors, triangular solves)
+# run at once as it has threads: each waits for work that it has queued behind the others. On two
+# cores two are enough, as in the log density and the target of a Gaussian process.
 MIN_THREADS = 4
 if (os.cpu_count() or 1) < MIN_THREADS:
     os.environ.setdefault("PJRT_NPROC", str(MIN_THREADS))
