@@ -1,8 +1,8 @@
 """Calibration: every method on every problem with a known answer, at three budgets.
 
 Each cell is a method, a problem and a budget. It is run with the seeds 0, 1, 2, … as long as the
-cell's seconds of the processor last, at most as many as it asks for; a cell that cannot make 20
-runs in three times these is left out, and the record says so. A finished cell is added to the
+cell's seconds of the processor last, at most as many as it asks for, or three times as long for 20
+runs; a cell of fewer than five is left out, and the record says so. A finished cell is added to the
 journal (build/calibration.jsonl) at once, and a later run goes on from there; --fresh begins again.
 The record, results/calibration.json, is made of the journal, and `--write` makes
 docs/calibration.md of the record.

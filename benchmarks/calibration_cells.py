@@ -12,8 +12,11 @@ import estimand as ep
 
 BUDGETS = ("small", "medium", "large")
 LEVELS = (0.5, 0.8, 0.95, 0.99)
+# Runs of a cell that are waited for, up to so many times its seconds; with fewer than the fewest it
+# is left out.
 MIN_RUNS = 20
 PATIENCE = 3
+FEWEST = 5
 
 LEFT_OUT = {
     "radon_85": "173 dimensions: a run takes minutes; three are in high_dimension.json",
@@ -164,8 +167,6 @@ def measured(cell, seeds, seconds, min_runs=MIN_RUNS):
     else:
         found["first_seconds"] = taken[0]
         found["seconds"] = statistics.median(taken[1:] or taken)
-        if len(taken) < min(min_runs, seeds):
-            found["slow"] = found["seconds"]
     return found
 
 

@@ -171,7 +171,7 @@ def not_run(record):
     lines = [f"- {name}: {why}." for name, why in record["left_out"].items()]
     slow = [row for row in rows if "slow" in row]
     if slow:
-        lines.append(f"- Too slow for {record['min_runs']} runs:\n\n{_listed(rows, slow)}\n")
+        lines.append(f"- Too slow for {record['fewest_runs']} runs:\n\n{_listed(rows, slow)}\n")
     refused = [row for row in rows if "refused" in row]
     if refused:
         lines.append(f"- Refused by the method, with an error:\n\n{_listed(rows, refused)}\n")

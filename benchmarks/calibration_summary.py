@@ -19,7 +19,7 @@ import json
 import math
 
 import numpy as np
-from calibration_cells import BUDGETS, CELLS, LEFT_OUT, LEVELS, METHODS, MIN_RUNS
+from calibration_cells import BUDGETS, CELLS, FEWEST, LEFT_OUT, LEVELS, METHODS
 from known import known
 from measure import show
 from scipy.stats import binomtest, norm
@@ -42,12 +42,14 @@ PARTS = ("Z2", "Z1_plus", "Z1_minus")
 def summaries(row):
     """A summary for each output of a cell; one without figures where it could not be run."""
     about = {key: row[key] for key in ("method", "problem", "budget", "settings")}
-    for reason in ("refused", "error", "slow"):
+    for reason in ("refused", "error"):
         if reason in row:
-            said = row[reason] if reason == "slow" else " ".join(row[reason].split())
-            yield about | {reason: said}
+            yield about | {reason: " ".join(row[reason].split())}
             return
     runs = row["runs"]
+    if len(runs) < FEWEST:
+        yield about | {"slow": row["seconds"]}
+        return
     for output in range(len(runs[0]["outputs"])):
         found = about | {"output": output} | _of_output(row, output)
         if output == 0:
@@ -215,7 +217,7 @@ def write_record(path, rows):
     record = {
         "benchmark": "calibration",
         "environments": environments,
-        "min_runs": MIN_RUNS,
+        "fewest_runs": FEWEST,
         "left_out": LEFT_OUT,
         "seconds": sum(
             row.get("first_seconds", 0.0) + row.get("seconds", 0.0) * max(len(row["runs"]) - 1, 0)

@@ -33,6 +33,13 @@ def row_of(errors: Any, reported: Any, statuses: Any, covered: Any, **others: An
     return about | {"runs": runs, "seconds": 0.1, "environment": HERE} | others
 
 
+@pytest.fixture
+def few_are_enough(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A cell counts however few runs it has."""
+    monkeypatch.setattr(summary, "FEWEST", 1)
+
+
+@pytest.mark.usefixtures("few_are_enough")
 def test_what_is_counted() -> None:
     # Within the tolerance; far off and trusted; far off and refused; off within its error.
     row = row_of([0.001, 0.5, -0.5, 0.1], [0.0001, 0.1, 0.1, 0.1], ["ok", "ok", "low_ess", "ok"],
@@ -52,6 +59,7 @@ def test_what_is_counted() -> None:
     assert with_no_error["wrong"] == with_no_error["ok"] == 0
 
 
+@pytest.mark.usefixtures("few_are_enough")
 def test_cancellation_has_a_floor_of_its_tolerance() -> None:
     row = row_of([0.001, 0.00005], [1e-6, 1e-6], ["ok", "ok"], [0, 0], problem="figure1_zero")
     (found,) = summary.summaries(row)
@@ -111,18 +119,19 @@ def test_cells() -> None:
 
 
 def test_runs_of_a_cell() -> None:
-    row = measured(Cell("TABI(ImportanceSampling)", "figure1", "small"), 3, 60.0, min_runs=2)
-    assert len(row["runs"]) == 3
-    assert len({run["outputs"][0][0] for run in row["runs"]}) == 3
+    row = measured(Cell("TABI(ImportanceSampling)", "figure1", "small"), 5, 60.0, min_runs=2)
+    assert len(row["runs"]) == 5
+    assert len({run["outputs"][0][0] for run in row["runs"]}) == 5
     assert np.isfinite(row["runs"][0]["log_z"]).all()
     found = list(summary.summaries(json.loads(json.dumps(row))))
-    assert found[0]["runs"] == 3
+    assert found[0]["runs"] == 5
     refused = measured(Cell("TABI(BridgeSampling)", "branching", "small"), 3, 60.0)
     assert "discrete" in refused["refused"]
     slow = measured(Cell("TABI(ImportanceSampling)", "figure1", "small"), 100, 1e-6)
-    assert slow["slow"] > 0
+    assert next(iter(summary.summaries(slow)))["slow"] > 0
 
 
+@pytest.mark.usefixtures("few_are_enough")
 def test_it_goes_on_where_it_stopped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     journal, made = tmp_path / "journal.jsonl", []
 

@@ -84,6 +84,8 @@ SLACK = 1.5
 # Share of a fresh exploration's mass that may weigh more than any draw. On targets that the
 # mixture fits it is below 0.001, on a funnel or a missed mode above 0.02.
 MAX_EXCEEDANCE = 0.01
+# Points of scouts, at the least, that rule out a missed mode in `MIN_LAPLACE_DIMENSION` or more.
+MIN_EXPLORED = 6_000
 # Where the density is NaN the prior must have less mass than this.
 MAX_NAN_MASS = 1e-9
 FULL = "no more draws fit in memory: refine() adds independent runs"
@@ -172,7 +174,7 @@ class AdaptiveIS(Settings):
         density = self._in_coordinates(density)
         work = _Work(self, rng_key, density, [part])
         evidence: Any = work.evidence(work.estimate(), part)
-        if part in work.missed:
+        if part in work.missed or work.is_thin:
             evidence = evidence._replace(relative_variance=jnp.asarray(jnp.inf))
         return evidence._replace(
             positions=density.in_plain_coordinates(evidence.positions),
@@ -192,7 +194,7 @@ class _Work:
         # A smaller budget shrinks every stage, down to sizes below which no error can be had.
         share = max(1.0, len(parts) / 3)
         scale = min(1.0, max(0.05, settings.max_evaluations / (1_000_000 * share)))
-        pilot = min(max(PILOT, 20 * _num_moments(density.dimension)), 5 * PILOT)
+        pilot = min(max(PILOT, 20 * mixtures.num_moments(density.dimension)), 5 * PILOT)
         self.pilot_size = int(pilot * scale * share)
         self.round_size = int(FIRST_ROUND * scale)
         scout = settings.scout_for(density)
@@ -261,6 +263,12 @@ class _Work:
     def seconds(self) -> float:
         return clock() - self.started
 
+    @property
+    def is_thin(self) -> bool:
+        """Whether the scouts were too few to rule out that they all missed a mode."""
+        count = sum(len(item.points) for found in self.explored.values() for item in found)
+        return self.density.dimension >= MIN_LAPLACE_DIMENSION and 0 < count < MIN_EXPLORED
+
     def _can_afford(self, evaluations: float, seconds: float) -> bool:
         return (
             self.spent + evaluations <= self.settings.max_evaluations
@@ -275,8 +283,7 @@ class _Work:
         return key
 
     def _evaluate(self, positions: np.ndarray) -> Found:
-        dtype = jnp.result_type(float)
-        count = len(positions)
+        dtype, count = jnp.result_type(float), len(positions)
         self.num_evaluations += count
         padded = np.concatenate([positions, np.repeat(positions[:1], -count % CHUNK, axis=0)])
 
@@ -312,7 +319,7 @@ class _Work:
         self.has_nan |= probe.nan_mass() > 0
         self._offer(probe._replace(replicate=np.arange(PROBE) % self.settings.num_replicates))
         self.prior = mixtures.fit(probe.positions, np.zeros(PROBE), np.arange(PROBE), self.rng)
-        enough = max(ENOUGH_FROM_PRIOR, 20 * _num_moments(self.density.dimension))
+        enough = max(ENOUGH_FROM_PRIOR, 20 * mixtures.num_moments(self.density.dimension))
         for part in self.parts:
             log_weights = probe.log_weights(part)
             if not np.isfinite(log_weights).any() and self.softened is self.density:
@@ -343,7 +350,7 @@ class _Work:
         else:
             fitted = Warped(mixtures.fit(*exploration, self.rng, rival))
         # Fewer points than a covariance has numbers are no judges of a fit; its own draws are.
-        is_judged = len(points) >= _num_moments(density.dimension)
+        is_judged = len(points) >= mixtures.num_moments(density.dimension)
         if rival is None or is_judged or self._effective_share(fitted, part) > MIN_PILOT_SHARE:
             return fitted
         is_better = self._effective_share(Warped(rival), part) > MIN_PILOT_SHARE
@@ -517,11 +524,6 @@ class _Work:
         )
 
 
-def _num_moments(dimension: int) -> int:
-    """Numbers in a mean and a covariance."""
-    return dimension * (dimension + 3) // 2
-
-
 def _judged(work: _Work, draws: Draws | None, output: int) -> Figures:
     """The figures of an output with the status that all of its parts deserve."""
     if draws is None:
@@ -540,10 +542,9 @@ def _judged(work: _Work, draws: Draws | None, output: int) -> Figures:
         unseen = work.unseen.get(part, 0.0)
         errors.append(unseen * (size if part.sign else abs(figures.value)))
         # A part does not matter while the error dwarfs all of it, unless it was not seen.
-        is_missed = part in work.missed
-        if part == GAMMA2 or is_missed or size > 0.5 * figures.standard_error:
-            statuses.append(part_status(log_weights, is_missed))
+        if part == GAMMA2 or part in work.missed or size > 0.5 * figures.standard_error:
+            statuses.append(part_status(log_weights, part in work.missed))
     figures = figures._replace(standard_error=math.hypot(*errors))
-    if not is_reached(figures, SLACK * work.settings.relative_error):
+    if work.is_thin or not is_reached(figures, SLACK * work.settings.relative_error):
         statuses.append(Status.not_converged)
     return figures._replace(status=worst(statuses))

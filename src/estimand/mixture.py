@@ -93,6 +93,11 @@ class Mixture:
         return points
 
 
+def num_moments(dimension: int) -> int:
+    """Numbers in a mean and a covariance."""
+    return dimension * (dimension + 3) // 2
+
+
 def sobol_uniforms(rng: np.random.Generator, count: int, dimension: int) -> np.ndarray:
     """Scrambled Sobol points in the unit cube; independent scrambles for independent calls."""
     from scipy.stats import qmc
