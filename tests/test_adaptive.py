@@ -301,3 +301,13 @@ def test_discrete_sites_that_are_no_integers_are_refused_by_name() -> None:
 def test_bad_settings_are_refused(settings: dict[str, Any], word: str) -> None:
     with pytest.raises(ValueError, match=word):
         ep.AdaptiveIS(**settings)
+
+
+def test_few_scouts_in_many_dimensions_are_no_proof() -> None:
+    """The numbers are right; that no mode was missed is not known with a fiftieth of the scouts."""
+    expectation = bound("posterior_predictive")
+    few = ep.estimate_expectation(expectation, ep.AdaptiveIS(max_evaluations=50_000), throw=False)
+    assert few.status is ep.Status.not_converged
+    assert ep.estimate_expectation(expectation, ep.AdaptiveIS(max_evaluations=400_000)).status
+    sampler = ep.AdaptiveIS(max_evaluations=50_000)
+    assert not ep.log_evidence(expectation, sampler).status
