@@ -38,7 +38,7 @@ docs: install
 benchmarks: install
 	$(BIN)/python benchmarks/run.py
 
-# An hour and a half on two cores; it can be interrupted and goes on: make calibrate PROCESSES=8
+# About two hours on two cores; it can be interrupted and goes on: make calibrate PROCESSES=8
 PROCESSES ?= 2
 calibrate: install
 	$(BIN)/python benchmarks/calibration.py --processes=$(PROCESSES)

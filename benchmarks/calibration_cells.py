@@ -32,7 +32,7 @@ class Method(NamedTuple):
 
     settings: tuple
     seeds: int = 400
-    seconds: float = 4.0
+    seconds: float = 2.0
     family: str = ""
 
 
@@ -64,11 +64,11 @@ METHODS = {
     "TABI(AdaptiveIS)": _tabi(
         *(ep.AdaptiveIS, 100_000, 200_000, 500_000),
         name="max_evaluations",
-        seconds=8,
+        seconds=4,
         family="mixture",
     ),
     "TABI(BridgeSampling)": _tabi(
-        functools.partial(ep.BridgeSampling, num_warmup=300), 200, 600, 1_500, seconds=6
+        functools.partial(ep.BridgeSampling, num_warmup=300), 200, 600, 1_500, seconds=3
     ),
     "SelfNormalised(AnIS)": _sized(
         lambda size: ep.SelfNormalised(_ANIS(num_samples=size)), 200, 600, 1_800
@@ -76,27 +76,27 @@ METHODS = {
     "PosteriorMCMC": _sized(
         lambda size: ep.PosteriorMCMC(num_samples=size, num_warmup=300),
         *(200, 1_000, 4_000),
-        seconds=6,
+        seconds=3,
     ),
     "PosteriorBridge": _sized(
         lambda size: ep.PosteriorBridge(
             num_samples=size, num_warmup=300, num_particles=max(500, size)
         ),
         *(200, 600, 1_500),
-        seconds=6,
+        seconds=3,
     ),
     "AdaptiveIS": _sized(
         lambda size: ep.AdaptiveIS(max_evaluations=size),
         *(100_000, 300_000, 1_000_000),
         seeds=150,
-        seconds=12,
+        seconds=6,
         family="mixture",
     ),
     "Auto": _sized(
         lambda size: ep.Auto(max_evaluations=size),
         *(100_000, 600_000, 4_000_000),
         seeds=100,
-        seconds=25,
+        seconds=12,
         family="mixture",
     ),
 }

@@ -35,24 +35,33 @@ class Reason(NamedTuple):
         )
 
 
-REASONS: tuple[Reason, ...] = (
-    Reason(
-        "short",
-        "Selection by the status: 42 of 10,000 prior draws meet the event on average, and `ok` "
-        "asks for 50 hits. The runs that pass are those with too many of them, 23 of 167, whose "
-        "intervals cover less often. Over all runs the estimate is unbiased.",
-        ("TABI(ImportanceSampling)",),
-        ("rp22",),
+_MODES = ("equal_modes_10", "unequal_modes_10")
+_SINGLE_RUNS = tuple(f"TABI(SMC){variant}" for variant in ("", ", standard", ", unbiased"))
+_TEXTS = (
+    (
+        "The error of a single run of SMC adds up what each temperature contributes, as if the "
+        "moves in between forgot where a particle came from. Between modes they do not, and moves "
+        "of a fixed length (the unbiased variant) do not on narrow targets, where those that adapt "
+        "do: errors are three to seven times too small. A single run cannot see that. Islands can "
+        "(`num_islands`), and the default method does not rest on single runs.",
+        _SINGLE_RUNS,
+        (*_MODES, "posterior_predictive", "banana", "eight_schools"),
     ),
-    Reason(
-        "short",
-        "Selection by the status: of 100 particles 46 have the event on average, and `ok` asks for "
-        "50 effective ones. The 16 of 109 runs that pass are those with too many, 19 % above the "
-        "truth in the mean, and all 109 are 1.4 % above it.",
-        ("SelfNormalised(AnIS)",),
-        ("branching_choice",),
+    (
+        "One run in each of these cells, whose eight islands agree by chance or have all missed "
+        "the same mode. The cell's other runs say `low_ess`, or are right.",
+        ("TABI(SMC), islands",),
+        (*_MODES, "drawn_kicks", "eight_schools"),
+    ),
+    (
+        "A bridge knows the modes that its chains have visited, and no other. With two equal modes "
+        "chains disagree, and all runs but one in each cell say so; beside a broad mode with the "
+        "larger volume a narrow one is never visited.",
+        ("TABI(BridgeSampling)",),
+        _MODES,
     ),
 )
+REASONS = tuple(Reason(kind, *about) for kind in ("false trust", "short") for about in _TEXTS)
 
 
 def reason_of(kind, row):

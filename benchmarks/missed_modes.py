@@ -6,7 +6,8 @@ a part of the runs finds the wide mode only, or weighs the two wrongly. A run ha
 error is over 20 %; wanted is that at least 95 % of such runs do not say `ok`, and that at most 10 %
 of the others do not. On SIR, whose second mode carries 97 % of the expectation, no run may miss it
 and say `ok`. The default method's scouts miss neither; with a twentieth of their particles about
-half of the runs miss one of two equal modes, and then it shows what the check is worth.
+half of the runs miss one of two equal modes. So few scouts are trusted in no case, whatever they
+find.
 """
 
 from measure import show
