@@ -122,11 +122,12 @@ class Layout:
     @property
     def is_transformed(self) -> np.ndarray:
         """For every coordinate whether it is another one than the model's own."""
-        sizes = [math.prod(site.shape) for site in self.sites]
-        is_spread = [self.is_spread and site.latent.is_discrete for site in self.sites]
-        return np.repeat([site.is_transformed for site in self.sites], sizes) | np.repeat(
-            np.asarray(is_spread, bool), sizes
-        )
+        flags = [
+            site.is_transformed or (self.is_spread and site.latent.is_discrete)
+            for site in self.sites
+        ]
+        sizes = np.array([math.prod(site.shape) for site in self.sites], int)
+        return np.repeat(np.array(flags, bool), sizes)
 
     @property
     def improper_sites(self) -> tuple[str, ...]:
