@@ -36,16 +36,13 @@ class Reason(NamedTuple):
 
 
 _MODES = ("equal_modes_10", "unequal_modes_10")
-_SINGLE_RUNS = tuple(f"TABI(SMC){variant}" for variant in ("", ", standard", ", unbiased"))
 _TEXTS = (
     (
-        "The error of a single run of SMC adds up what each temperature contributes, as if the "
-        "moves in between forgot where a particle came from. Between modes they do not, and moves "
-        "of a fixed length (the unbiased variant) do not on narrow targets, where those that adapt "
-        "do: errors are three to seven times too small. A single run cannot see that. Islands can "
-        "(`num_islands`), and the default method does not rest on single runs.",
-        _SINGLE_RUNS,
-        (*_MODES, "posterior_predictive", "banana", "eight_schools"),
+        "Runs that lost the narrow mode, or in which hardly any particle found it: what no particle "
+        "has seen is in no error. The other runs of these cells say `low_ess`. Islands see more of "
+        "it (`num_islands`), and the default method looks again with fresh scouts.",
+        ("TABI(SMC)", "TABI(SMC), standard"),
+        ("unequal_modes_10",),
     ),
     (
         "One run in each of these cells, whose eight islands agree by chance or have all missed "

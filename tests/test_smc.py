@@ -128,6 +128,23 @@ def test_single_run_error_is_of_the_right_size(rng_key: jax.Array) -> None:
         assert 0.7 < reported / ratios.std(ddof=1) < 1.4
 
 
+def test_error_of_moves_that_forget_nothing(rng_key: jax.Array) -> None:
+    """With steps that hardly move, families of particles are weighed as a whole."""
+    problem = PROBLEMS["figure1"]
+    settings = ep.SMC(
+        num_particles=400,
+        num_steps=1,
+        waste_free=False,
+        kernel=ep.RandomWalk(scale=1e-6),
+        schedule=ep.geometric(10),
+        adapt=False,
+    )
+    log_z, relative_variance = next(many(settings, density_of(problem), rng_key, 300))
+    ratios = np.exp(np.asarray(log_z) - log_truth(problem, PARTS[0]))
+    reported = math.sqrt(np.mean(relative_variance))
+    assert 0.7 < reported / ratios.std(ddof=1) < 1.4
+
+
 def test_next_temperature_meets_the_conditional_ess() -> None:
     log_ratio = jnp.asarray(np.random.default_rng(0).normal(size=1000) * 30)
 

@@ -135,6 +135,10 @@ class Cloud(NamedTuple):
     invalid: jax.Array
     betas: jax.Array
     acceptance: jax.Array
+    # For each particle the first one that it descends from, and for each of those what its
+    # descendants have added to Z so far, relatively.
+    roots: jax.Array
+    influence: jax.Array
 
 
 @functools.partial(jax.jit, static_argnums=0)
@@ -148,7 +152,9 @@ def _islands(
         ratios = jnp.exp(clouds.log_z - jnp.where(jnp.isfinite(log_z), log_z, 0.0))
         relative_variance = jnp.var(ratios, ddof=1) / settings.num_islands
     else:
-        relative_variance = clouds.relative_variance[0]
+        # What moves do not forget shows between families.
+        between_families = jnp.sum(clouds.influence[0] ** 2)
+        relative_variance = jnp.maximum(clouds.relative_variance[0], between_families)
     return Evidence(
         log_z,
         jnp.where(jnp.isfinite(log_z), relative_variance, jnp.inf),
@@ -221,6 +227,8 @@ def start_cloud(
         num_invalid.astype(jnp.int32),
         trace,
         trace,
+        jnp.arange(settings.num_particles, dtype=jnp.int32),
+        jnp.zeros(settings.num_particles, positions.dtype),
     )
 
 
@@ -263,6 +271,8 @@ def temper(
         cloud.invalid + info.num_invalid.sum(dtype=jnp.int32),
         cloud.betas.at[cloud.step].set(beta),
         cloud.acceptance.at[cloud.step].set(acceptance),
+        jnp.repeat(cloud.roots[chosen], settings.num_particles // settings.num_chains),
+        cloud.influence.at[cloud.roots].add(jnp.expm1(increments - log_mean) / increments.size),
     )
     is_alive = cloud.log_z > -jnp.inf
     return jax.tree.map(lambda new, old: jnp.where(is_alive, new, old), moved, cloud)
