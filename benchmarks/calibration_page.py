@@ -38,9 +38,10 @@ class Reason(NamedTuple):
 _MODES = ("equal_modes_10", "unequal_modes_10")
 _TEXTS = (
     (
-        "Runs that lost the narrow mode, or in which hardly any particle found it: what no particle "
-        "has seen is in no error. The other runs of these cells say `low_ess`. Islands see more of "
-        "it (`num_islands`), and the default method looks again with fresh scouts.",
+        "Runs that lost the narrow mode, or in which hardly any particle found it: what no "
+        "particle has seen is in no error. The other runs of these cells say `low_ess`, or are "
+        "right. Islands see more of it (`num_islands`), and the default method looks again with "
+        "fresh scouts.",
         ("TABI(SMC)", "TABI(SMC), standard"),
         ("unequal_modes_10",),
     ),
