@@ -22,8 +22,8 @@ from runs import cost, over_problems, summary
 from subset_simulation import SIZE_UNIT, SubsetSimulation
 
 import estimand as ep
-from estimand.evidence import Status
-from estimand.methods import Figures, Run
+from estimand.methods.protocol import Figures, Run
+from estimand.trust.status import Status
 from experiments.radon.model import LIMIT
 
 NUM_WARMUP = 500

@@ -17,7 +17,7 @@ from measure import arguments, interleaved, paired_ratio, precision, seconds, sh
 
 import estimand as ep
 import estimand.density
-from estimand.compilation import CompilationClock
+from estimand.runtime.compilation import CompilationClock
 
 NUM_PARTICLES = 1000
 LIMITS = {"forward": 10**9, "reverse": 0}

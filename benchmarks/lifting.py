@@ -16,7 +16,7 @@ import problems
 from measure import interleaved, paired_ratio, parser, precision, show
 
 import estimand as ep
-from estimand.program import as_numbers
+from estimand.model.program import as_numbers
 
 NUM_POSITIONS = 10_000
 CALLS = 20

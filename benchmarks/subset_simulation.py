@@ -21,9 +21,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from estimand.bridge import nuts_chains
-from estimand.evidence import Status
-from estimand.methods import Figures, Run
+from estimand.methods.protocol import Figures, Run
+from estimand.sampling.chains import nuts_chains
+from estimand.trust.status import Status
 
 CHAIN_LENGTH = 10  # 1 / p0: a level has as many states as the one before
 NUM_GROUPS = 10

@@ -19,7 +19,7 @@ from jax.scipy.special import logsumexp
 from measure import arguments, interleaved, paired_ratio, precision, show
 
 import estimand as ep
-from estimand.compilation import CompilationClock
+from estimand.runtime.compilation import CompilationClock
 
 
 class Case(NamedTuple):

@@ -19,7 +19,7 @@ from browser import browser
 from demo import DATA, METHODS, TAIL_TRUTH, cube, tail
 
 import estimand as ep
-from estimand import plots
+from estimand.plots import all as plots
 
 PAGE_WIDTH, PHONE_WIDTH = 960, 390
 

@@ -184,7 +184,8 @@ def test_both_coordinates_agree_with_the_truth(standardise: bool, rng_key: jax.A
 
 def test_a_second_attempt_mends_what_validation_found(rng_key: jax.Array) -> None:
     """Scouts that see one of two modes at first: the fresh ones see both, and both are fitted."""
-    from estimand.adaptive import GAMMA2, _Work
+    from estimand.methods.adaptive.draws import GAMMA2
+    from estimand.methods.adaptive.method import _Work
 
     density = ep.Density.of(two_modes())
     work = _Work(ep.AdaptiveIS(), rng_key, density, [GAMMA2])
@@ -252,7 +253,8 @@ def two_modes() -> Any:
 
 def test_missed_modes_are_seen_by_a_fresh_exploration(rng_key: jax.Array) -> None:
     """The proposal is fitted to one of two modes; validation scouts find the other."""
-    from estimand.adaptive import GAMMA2, Part, _Work
+    from estimand.methods.adaptive.draws import GAMMA2, Part
+    from estimand.methods.adaptive.method import _Work
 
     density = ep.Density.of(two_modes())
     for is_blind in (False, True):

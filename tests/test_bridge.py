@@ -15,7 +15,7 @@ from stats import assert_coverage
 from truths import PROBLEMS
 
 import estimand as ep
-from estimand.bridge import meng_wong
+from estimand.sampling.bridging import meng_wong
 
 
 def bound(name: str) -> ep.Expectation:

@@ -21,7 +21,7 @@ import numpyro.distributions as dist
 import pytest
 
 import estimand as ep
-from estimand import journal
+from estimand.runtime import journal
 
 FINGERPRINT = {"program": "p", "data": "d", "method": "m", "key": "k", "jax": "1"}
 

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 import estimand as ep
-from estimand.program import Expectation
+from estimand.model.program import Expectation
 
 pytest.importorskip("click")
 

@@ -13,9 +13,9 @@ import numpyro.distributions as dist
 import pytest
 
 import estimand as ep
-from estimand.annealed import _anneal
-from estimand.compilation import CompilationClock
 from estimand.density import Density
+from estimand.estimators.annealed import _anneal
+from estimand.runtime.compilation import CompilationClock
 
 
 def regression(x: Any, y: Any, scale: float = 1.0) -> Any:

@@ -20,7 +20,7 @@ from stats import assert_same_law, assert_unbiased
 from truths import PROBLEMS
 
 import estimand as ep
-from estimand.coordinates import Stretch, _changes, location_scale
+from estimand.model.coordinates import Stretch, _changes, location_scale
 
 RTOL = 1e-10
 Y = np.array([0.3, -1.2, 2.0])

@@ -25,8 +25,8 @@ from stats import assert_proportion, assert_same_law, assert_unbiased
 
 import estimand as ep
 from estimand import density as density_module
-from estimand.coordinates import Integers
 from estimand.density import PathPoint, Terms, gradient_mode
+from estimand.model.coordinates import Integers
 
 RTOL = 1e-11
 

@@ -19,9 +19,9 @@ from stats import assert_proportion
 from truths import PROBLEMS
 
 import estimand as ep
-from estimand import diagnostics
-from estimand.diagnostics import diagnose, plain_sampling, posterior_sample
-from estimand.summary import Summary, Table
+from estimand.view import diagnosis as diagnostics
+from estimand.view.diagnosis import diagnose, plain_sampling, posterior_sample
+from estimand.view.tables import Summary, Table
 
 DATA = np.linspace(-1.5, 1.5, 20)
 TAIL = 0.5 * math.erfc(math.sqrt(21 / 2))

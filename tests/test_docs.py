@@ -24,7 +24,8 @@ import pytest
 from click.testing import CliRunner
 
 import estimand as ep
-from estimand import cli, plots
+from estimand import cli
+from estimand.plots import all as plots
 
 ROOT = Path(__file__).parents[1]
 PAGES = sorted(

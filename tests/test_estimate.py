@@ -17,8 +17,9 @@ from truths import IMPROPER, PROBLEMS
 
 import estimand as ep
 from estimand.density import Density
-from estimand.evidence import Evidence, evidence_from_weights
-from estimand.methods import Figures, Method, Run, combine
+from estimand.methods.protocol import Figures, Method, Run
+from estimand.methods.tabi import combine
+from estimand.trust.evidence import Evidence, evidence_from_weights
 
 
 def bound(name: str) -> ep.Expectation:
@@ -115,7 +116,7 @@ def test_errors_between_few_replicates_have_students_t() -> None:
 
 
 def make_estimate(expectation: ep.Expectation, figures: Any) -> ep.Estimate:
-    from estimand.methods import Run
+    from estimand.methods.protocol import Run
 
     assert expectation.output is not None
     return ep.Estimate(

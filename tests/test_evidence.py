@@ -19,8 +19,10 @@ from truths import PROBLEMS, Problem
 
 import estimand as ep
 from estimand.density import Density
-from estimand.evidence import MIN_ESS, effective_sample_size, is_precise, pareto_k
-from estimand.kernels import Kernel
+from estimand.kernels.protocol import Kernel
+from estimand.sampling.weights import effective_sample_size, pareto_k
+from estimand.trust.evidence import is_precise
+from estimand.trust.thresholds import MIN_ESS
 
 SHAPES = ("bounded", "half_line", "simplex", "dependent")
 PARTS = ("gamma1_plus", "gamma1_minus", "gamma2")

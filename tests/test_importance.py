@@ -13,11 +13,12 @@ import truths
 from stats import assert_coverage, assert_mean
 
 import estimand as ep
-from estimand import importance, mixture
-from estimand.importance import GAMMA2, Draws, Means, Part
-from estimand.mixture import Mixture
-from estimand.proposal import Proposal
-from estimand.warp import Warped
+from estimand.methods.adaptive import draws as importance
+from estimand.methods.adaptive.draws import GAMMA2, Draws, Means, Part
+from estimand.methods.adaptive.proposal import Proposal
+from estimand.sampling import mixture
+from estimand.sampling.mixture import Mixture
+from estimand.sampling.warp import Warped
 
 MIX = Mixture(
     np.array([0.3, 0.7]),

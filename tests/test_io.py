@@ -25,10 +25,13 @@ from stats import assert_coverage, assert_mean, assert_same_law, assert_standard
 from truths import PROBLEMS
 
 import estimand as ep
-from estimand import io, origin, record
 from estimand.density import Density
-from estimand.evidence import evidence_from_weights
-from estimand.methods import Run, combine
+from estimand.methods.protocol import Run
+from estimand.methods.tabi import combine
+from estimand.record import provenance as origin
+from estimand.record import record
+from estimand.record import storage as io
+from estimand.trust.evidence import evidence_from_weights
 
 SHIFT = 1.0
 OFFSETS = np.array([1.0, 2.0])

@@ -24,7 +24,8 @@ from stats import assert_proportion, assert_same_law, assert_uniform_ranks
 
 import estimand as ep
 from estimand.density import Density, PathPoint
-from estimand.kernels import IndependentT, State
+from estimand.kernels.independent_t import IndependentT
+from estimand.kernels.protocol import State
 
 NUM_CHAINS, NUM_SWEEPS = 3000, 8
 NUM_RANKED, NUM_STEPS = 19, 4

@@ -13,7 +13,7 @@ import numpyro.distributions as dist
 import pytest
 
 import estimand as ep
-from estimand.laplace import MAX_STEPS, find_mode
+from estimand.sampling.laplace import MAX_STEPS, find_mode
 
 DIM = 8
 RNG = np.random.default_rng(3)

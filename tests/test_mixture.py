@@ -10,9 +10,9 @@ import scipy.integrate
 import scipy.stats
 from stats import assert_mean, assert_same_law
 
-from estimand import mixture as mixtures
-from estimand import warp
-from estimand.mixture import Mixture
+from estimand.sampling import mixture as mixtures
+from estimand.sampling import warp
+from estimand.sampling.mixture import Mixture
 
 
 def example() -> Mixture:

@@ -17,8 +17,8 @@ from stats import ALPHA, assert_coverage
 from truths import PROBLEMS, posterior_predictive
 
 import estimand as ep
-from estimand.methods import Figures, joint_errors
-from estimand.posterior_bridge import NOTE
+from estimand.methods.posterior_bridge import NOTE
+from estimand.methods.protocol import Figures, joint_errors
 
 
 @functools.cache

@@ -11,7 +11,7 @@ import numpyro.distributions as dist
 import pytest
 
 import estimand as ep
-from estimand.progress import Progress, listening, say
+from estimand.runtime.progress import Progress, listening, say
 
 METHOD = ep.AdaptiveIS(max_evaluations=30_000)
 

@@ -19,7 +19,7 @@ from truths import PROBLEMS
 
 import estimand as ep
 from estimand.density import SOFTNESS, PathPoint, Terms
-from estimand.smc import from_prior, log_increments, next_temperature
+from estimand.sampling.tempering import from_prior, log_increments, next_temperature
 
 
 def normal(target: Callable, *, dimension: int | None = None) -> ep.Density:

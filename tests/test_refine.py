@@ -15,7 +15,7 @@ from stats import assert_coverage, assert_mean
 from truths import PROBLEMS
 
 import estimand as ep
-from estimand.origin import describe_key, fresh_key
+from estimand.record.provenance import describe_key, fresh_key
 
 ROUGH = ep.TABI(ep.ImportanceSampling(num_samples=1000))
 

@@ -28,10 +28,10 @@ from stats import assert_estimate
 from truths import figure1
 
 import estimand as ep
-from estimand import importance
-from estimand.compilation import CompilationClock
-from estimand.importance import Draws
-from estimand.progress import Progress, listening
+from estimand.methods.adaptive import draws as importance
+from estimand.methods.adaptive.draws import Draws
+from estimand.runtime.compilation import CompilationClock
+from estimand.runtime.progress import Progress, listening
 
 QUICK = ep.TABI(ep.ImportanceSampling(num_samples=500))
 

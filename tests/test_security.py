@@ -20,8 +20,8 @@ import numpyro.distributions as dist
 import pytest
 
 import estimand as ep
-from estimand import io as records
-from estimand.record import Contents
+from estimand.record import storage as records
+from estimand.record.record import Contents
 
 SOURCE = Path(records.__file__).parent
 

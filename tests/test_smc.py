@@ -18,9 +18,9 @@ from test_evidence import PARTS, density_of, log_truth, many
 from truths import PROBLEMS
 
 import estimand as ep
-from estimand import resampling
 from estimand.density import PathPoint, Terms
-from estimand.smc import next_temperature
+from estimand.sampling import resampling
+from estimand.sampling.tempering import next_temperature
 
 SCHEMES = (
     resampling.multinomial,

@@ -18,8 +18,8 @@ from jax.scipy.special import log_ndtr, logsumexp, ndtr
 from scipy import special
 
 import estimand as ep
-from estimand.scaled import Scaled
-from estimand.target import Reading, SignedLog, read
+from estimand.target.reading import Reading, SignedLog, read
+from estimand.target.scaled import Scaled
 
 EPS = float(np.finfo(float).eps)
 X = jnp.array([0.3, -1.2, 2.0])

@@ -21,16 +21,18 @@ from typing import Any
 import jax
 import numpy as np
 
-from estimand.annealed import AnIS
-from estimand.auto import Auto
 from estimand.estimate import Estimate, estimate_expectation, load
-from estimand.io import RecordError
-from estimand.journal import CheckpointError
-from estimand.merge import MergeError
-from estimand.methods import TABI, Method
-from estimand.posterior import PosteriorMCMC
-from estimand.program import Expectation, ExpectationProgram, ProgramError
-from estimand.summary import Summary, Table, estimate_text
+from estimand.estimators.annealed import AnIS
+from estimand.methods.auto import Auto
+from estimand.methods.posterior_mcmc import PosteriorMCMC
+from estimand.methods.protocol import Method
+from estimand.methods.tabi import TABI
+from estimand.model.program import Expectation, ExpectationProgram
+from estimand.model.sites import ProgramError
+from estimand.record.merge import MergeError
+from estimand.record.storage import RecordError
+from estimand.runtime.journal import CheckpointError
+from estimand.view.tables import Summary, Table, estimate_text
 
 try:
     import click

@@ -22,7 +22,7 @@ import numpy as np
 from jax.extend.core import jaxprs_in_params
 from numpyro import handlers
 
-from estimand.coordinates import (
+from estimand.model.coordinates import (
     Coordinates,
     Integers,
     Layout,
@@ -34,13 +34,9 @@ from estimand.coordinates import (
     unconstrained_value,
     without_mask,
 )
-from estimand.program import (
-    PARTS,
-    Expectation,
-    as_numbers,
-)
-from estimand.sites import TRACING, ProgramError, drawing_from_prior, observed_log_prob
-from estimand.target import Reading, SignedLog, read
+from estimand.model.program import PARTS, Expectation, as_numbers
+from estimand.model.sites import TRACING, ProgramError, drawing_from_prior, observed_log_prob
+from estimand.target.reading import Reading, SignedLog, read
 
 # Up to this many continuous dimensions a gradient is taken in forward mode, above it in reverse
 # mode; programs with loops keep forward mode longer, because reverse mode stores every iteration.

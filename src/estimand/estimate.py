@@ -15,17 +15,14 @@ from typing import TYPE_CHECKING, Any
 import jax
 import numpy as np
 
-from estimand import io, journal, progress
-from estimand.auto import Auto
-from estimand.compilation import CompilationClock
 from estimand.density import Density
-from estimand.diagnostics import Diagnosis, diagnose
-from estimand.evidence import Estimator, Evidence, Status
-from estimand.goal import Task, judged, lack_of, task_of
-from estimand.interruption import collecting
-from estimand.merge import merge
-from estimand.methods import Method, cut_off
-from estimand.origin import (
+from estimand.estimators.protocol import Estimator
+from estimand.methods.auto import Auto
+from estimand.methods.protocol import Method, cut_off
+from estimand.model.program import PARTS, Expectation, ExpectationProgram, bind
+from estimand.record import storage as io
+from estimand.record.merge import merge
+from estimand.record.provenance import (
     Origin,
     as_key,
     fingerprint,
@@ -33,11 +30,17 @@ from estimand.origin import (
     generator_of,
     origin_of,
 )
-from estimand.program import PARTS, Expectation, ExpectationProgram, bind
-from estimand.record import Contents, Record, resample
-from estimand.resolution import without_unresolved
+from estimand.record.record import Contents, Record, resample
+from estimand.record.refine import Task, judged, lack_of, task_of
+from estimand.record.resolution import without_unresolved
+from estimand.runtime import journal, progress
+from estimand.runtime.compilation import CompilationClock
+from estimand.runtime.interruption import collecting
 from estimand.settings import require_count
-from estimand.summary import Summary, summarise
+from estimand.trust.evidence import Evidence
+from estimand.trust.status import Status
+from estimand.view.diagnosis import Diagnosis, diagnose
+from estimand.view.tables import Summary, summarise
 
 if TYPE_CHECKING:
     from xarray import DataTree
@@ -134,7 +137,7 @@ class Estimate(Record):
         Examples:
             >>> page = result.to_html("report.html")
         """
-        from estimand.report import to_html
+        from estimand.view.report import to_html
 
         page = to_html(self, self.diagnoses)
         if path is not None:

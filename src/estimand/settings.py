@@ -27,6 +27,12 @@ def require_count(owner: str, name: str, value: Any) -> None:
         raise ValueError(f"{owner}: {name} must be a positive integer; it is {value!r}.")
 
 
+def require_share(owner: str, name: str, value: Any) -> None:
+    """Raises unless a setting is between 0 and 1."""
+    if not 0 < value < 1:
+        raise ValueError(f"{owner}: {name} must be between 0 and 1; it is {value}.")
+
+
 def require_positive(owner: str, name: str, values: np.ndarray) -> None:
     """Raises unless every number of a setting is positive and finite."""
     if not (np.isfinite(values).all() and (values > 0).all()):

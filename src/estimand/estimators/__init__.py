@@ -1,0 +1,1 @@
+"""Estimators of the normalising constant of one density."""

@@ -1,0 +1,1 @@
+"""Methods: how an expectation is estimated."""

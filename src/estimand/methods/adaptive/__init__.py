@@ -1,0 +1,1 @@
+"""Importance sampling from a mixture fitted to every part at once."""

@@ -1,0 +1,111 @@
+"""What explorations found, and the proposal that is fitted to it and drawn from."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+from estimand.methods.adaptive.draws import Draws, Found, Part, influences
+from estimand.sampling import mixture as mixtures
+from estimand.sampling.mixture import Mixture
+from estimand.sampling.warp import Warped
+
+PRIOR_SHARE = 0.08
+MIN_GROUP_SHARE = 0.05
+# Islands whose log Z lags behind the largest one by more than this are not fitted to.
+MAX_LAG = 10.0
+# Components, the heaviest first, that serve as control variates.
+MAX_CONTROLS = 48
+
+
+class Exploration(NamedTuple):
+    """Weighted points of a part, and the Markov chain that each of them is from."""
+
+    points: np.ndarray
+    log_weights: np.ndarray
+    chains: np.ndarray
+
+    @property
+    def has_mass(self) -> bool:
+        return bool(np.isfinite(self.log_weights).any())
+
+    @staticmethod
+    def join(explorations: list[Exploration]) -> Exploration:
+        counts = np.cumsum([0, *(item.chains.max() + 1 for item in explorations[:-1])])
+        chains = [item.chains + n for item, n in zip(explorations, counts, strict=True)]
+        points, log_weights = (
+            np.concatenate(pieces) for pieces in list(zip(*explorations, strict=True))[:2]
+        )
+        return Exploration(points, log_weights, np.concatenate(chains))
+
+    def flattened(self) -> Exploration:
+        """The same with islands of equal weight, but for those that found next to nothing.
+
+        All islands sample the same law, and what they estimate Z to be is noisier than that.
+        """
+        is_rich = self.log_weights > self.log_weights.max() - MAX_LAG
+        return self._replace(log_weights=np.where(is_rich, 0.0, -np.inf))
+
+
+class Proposal(NamedTuple):
+    """The mixture that is drawn from: one group of components per part, and one for the prior."""
+
+    groups: dict[Part, Warped]
+    shares: dict[Part, float]
+    prior: Mixture
+    # Components with less weight are no controls: the mean share of one that is hardly ever drawn
+    # from has the same error in all replicates.
+    least_control: float = 0.0
+
+    @property
+    def pieces(self) -> list[Warped]:
+        """All components with their weights, those that are not warped in one mixture."""
+        scaled = [
+            group.scaled((1 - PRIOR_SHARE) * self.shares[part])
+            for part, group in self.groups.items()
+        ]
+        plain = [group.mixture for group in scaled if group.warp is None]
+        joined = Mixture.join([*plain, self.prior.scaled(PRIOR_SHARE)])
+        return [Warped(joined), *(group for group in scaled if group.warp is not None)]
+
+    def evaluated(self, found: Found, replicate: int) -> Draws:
+        """Draws with their density under this proposal and their controls."""
+        pieces = self.pieces
+        log_densities, shares = zip(
+            *(piece.log_density_and_shares(found[0]) for piece in pieces), strict=True
+        )
+        log_proposal = np.logaddexp.reduce(log_densities, axis=0)
+        shares = np.concatenate(
+            [
+                share * np.exp(log_density - log_proposal)[:, None]
+                for share, log_density in zip(shares, log_densities, strict=True)
+            ],
+            axis=1,
+        )
+        weights = np.concatenate([piece.mixture.weights for piece in pieces])
+        largest = np.argsort(weights)[-MAX_CONTROLS:]
+        largest = largest[weights[largest] >= self.least_control]
+        controls = (shares - weights)[:, largest]
+        return Draws(*found, log_proposal, np.full(len(found[0]), replicate), controls)
+
+    def allocated(self, pilot: Draws, parts: list[Part]) -> Proposal:
+        """The same with the shares that minimise the variance of the pilot's own estimate.
+
+        With h the squared influence of a draw the variance is Σ h/q, convex in the shares; the
+        update below is its fixed point.
+        """
+        influence = sum(x**2 for x in influences(pilot, parts))
+        log_groups = [group.log_density(pilot.positions) for group in self.groups.values()]
+        ratios = np.exp(np.minimum(np.stack(log_groups) - pilot.log_proposal, 500.0))
+        log_prior = mixtures.log_density(self.prior, pilot.positions)
+        prior = PRIOR_SHARE * np.exp(log_prior - pilot.log_proposal)
+        shares = np.fromiter(self.shares.values(), float)
+        for _ in range(30):
+            mix = (1 - PRIOR_SHARE) * shares @ ratios + prior
+            gains = (ratios * (influence / mix**2)).sum(axis=1)
+            shares = shares * np.sqrt(np.maximum(gains, 1e-300))
+            shares = shares / shares.sum()
+        shares = np.maximum(shares, min(MIN_GROUP_SHARE, 0.5 / shares.size))
+        shares = shares / shares.sum()
+        return self._replace(shares=dict(zip(self.groups, shares.tolist(), strict=True)))

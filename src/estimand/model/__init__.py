@@ -1,0 +1,1 @@
+"""How a model is stated: the protocol, and the NumPyro program that implements it."""

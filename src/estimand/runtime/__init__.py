@@ -1,0 +1,1 @@
+"""What a run is carried by: tasks, checkpoint, progress, interruption and clock."""

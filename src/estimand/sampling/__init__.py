@@ -1,0 +1,1 @@
+"""Machinery that estimators and methods share."""

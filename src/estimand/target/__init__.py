@@ -1,0 +1,1 @@
+"""What a return expression says about itself: sign, log-magnitude, softened comparisons."""

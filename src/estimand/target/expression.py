@@ -1,0 +1,514 @@
+"""A traced expression as steps, and what is known of it before any evaluation.
+
+Calls are written out, so that a plan is a list of steps over numbered variables. The plan says
+which variables have a scaled form, which of them softened comparisons change, and where they begin.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import math
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.extend import core
+
+from estimand.target import intervals
+from estimand.target.intervals import Interval
+from estimand.target.scaled import EVENT_RULES, MAX_DEGREE, NUMBER_RULES, SOURCES, STRUCTURAL
+
+COMPARISONS = ("gt", "ge", "lt", "le")
+# Calls whose equations are part of the expression.
+_CALLS = ("jit", "pjit", "closed_call", "core_call", "core_closed_call", "custom_lin")
+# Calls that stand for their equations but are evaluated as a whole, with their own derivative.
+_WHOLE_CALLS = (
+    "custom_jvp_call",
+    "custom_vjp_call",
+    "custom_vjp_call_jaxpr",
+    "checkpoint",
+    "remat2",
+)
+# A whole call made of nothing else is a comparison in itself, such as relu.
+_PLAIN_PRIMITIVES = {
+    *COMPARISONS, "max", "min", "clamp", "select_n", "mul", "add", "sub", "neg", "jit", "pjit",
+    "convert_element_type", "broadcast_in_dim", "and", "or", "not", "eq", "ne", "sign", "abs",
+}  # fmt: skip
+# A bound that cuts off less than this of a known range guards against rounding.
+_NEGLIGIBLE_CUT = 1e-6
+# Results known to be within these bounds need no scale.
+_SAFE_RANGE = (1e-9, 1e9)
+
+
+# The expression as steps --------------------------------------------------------------------------
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Step:
+    """One equation; `shadows` are the results of a whole call, made by its own equations."""
+
+    name: str
+    params: dict
+    apply: Callable[..., list]
+    inputs: tuple[int, ...]
+    outputs: tuple[int, ...]
+    shadows: tuple[int, ...] = ()
+    is_guard: bool = False
+
+
+class _Flat:
+    """A jaxpr with its calls written out; variables are numbers."""
+
+    def __init__(self, closed: core.ClosedJaxpr) -> None:
+        self.avals: list[Any] = []
+        self.constants: dict[int, Any] = {}
+        self.steps: list[Step] = []
+        self.inputs = tuple(self.new(variable.aval) for variable in closed.jaxpr.invars)
+        self.outputs = self.inline(closed, self.inputs, False)
+
+    def new(self, aval: Any) -> int:
+        self.avals.append(aval)
+        return len(self.avals) - 1
+
+    def constant(self, aval: Any, value: Any) -> int:
+        index = self.new(aval)
+        self.constants[index] = value
+        return index
+
+    def inline(self, closed: Any, inputs: tuple[int, ...], is_guard: bool) -> tuple[int, ...]:
+        jaxpr, constants = getattr(closed, "jaxpr", closed), getattr(closed, "consts", ())
+        places = dict(zip(jaxpr.invars, inputs, strict=True))
+        for variable, value in zip(jaxpr.constvars, constants, strict=True):
+            places[variable] = self.constant(variable.aval, value)
+
+        def place(atom: Any) -> int:
+            if isinstance(atom, core.Literal):
+                return self.constant(atom.aval, np.asarray(atom.val, jnp.result_type(atom.aval)))
+            return places[atom]
+
+        for equation in jaxpr.eqns:
+            operands = tuple(map(place, equation.invars))
+            name, inner = equation.primitive.name, _inner(equation)
+            if name in _CALLS and inner is not None:
+                results = self.inline(inner, operands, is_guard)
+            else:
+                results = tuple(self.new(variable.aval) for variable in equation.outvars)
+                shadows: tuple[int, ...] = ()
+                if name == "clamp":
+                    shadows = self._clamp(operands, equation.outvars[0].aval, is_guard)
+                elif name in _WHOLE_CALLS and inner is not None and not _has_control_flow(inner):
+                    hides = not _primitives(inner) <= _PLAIN_PRIMITIVES
+                    is_function = hides and name.startswith("custom")
+                    shadows = self.inline(inner, operands, is_guard or is_function)
+                apply = functools.partial(_bind, equation)
+                self.steps.append(
+                    Step(name, equation.params, apply, operands, results, shadows, is_guard)
+                )
+            places.update(zip(equation.outvars, results, strict=True))
+        return tuple(map(place, jaxpr.outvars))
+
+    def _clamp(self, operands: tuple[int, ...], aval: Any, is_guard: bool) -> tuple[int, ...]:
+        low, x, high = operands
+        middle, result = self.new(aval), self.new(aval)
+        for name, function, inputs, output in (
+            ("max", jnp.maximum, (x, low), middle),
+            ("min", jnp.minimum, (middle, high), result),
+        ):
+            apply = functools.partial(_apply_one, function)
+            self.steps.append(Step(name, {}, apply, inputs, (output,), (), is_guard))
+        return (result,)
+
+
+def _apply_one(function: Callable, *values: jax.Array) -> list:
+    return [function(*values)]
+
+
+def _bind(equation: Any, *values: jax.Array) -> list:
+    params = equation.primitive.get_bind_params(equation.params)
+    # Some JAX releases give a call's functions apart from its parameters.
+    functions, params = params if isinstance(params, tuple) else ((), params)
+    with equation.ctx.manager:
+        result = equation.primitive.bind(*functions, *values, **params)
+    return list(result) if equation.primitive.multiple_results else [result]
+
+
+def _inner(equation: Any) -> Any:
+    """The equations of a call."""
+    for key in ("jaxpr", "call_jaxpr", "fun_jaxpr"):
+        if key in equation.params:
+            return equation.params[key]
+    return None
+
+
+def _primitives(closed: Any) -> set[str]:
+    jaxpr = getattr(closed, "jaxpr", closed)
+    found = {equation.primitive.name for equation in jaxpr.eqns}
+    for equation in jaxpr.eqns:
+        found.update(*map(_primitives, core.jaxprs_in_params(equation.params)))
+    return found
+
+
+def _has_control_flow(closed: Any) -> bool:
+    names = _primitives(closed)
+    return bool(names & {"scan", "while", "cond"}) or any("callback" in name for name in names)
+
+
+# What is known before any evaluation --------------------------------------------------------------
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Plan:
+    """Steps, and which of them each layer evaluates."""
+
+    avals: list[Any]
+    constants: dict[int, Any]
+    inputs: tuple[int, ...]
+    auxiliary: tuple[int, ...]
+    output: int
+    steps: list[Step]
+    bounds: dict[int, Interval]
+    is_scaled: set[int]
+    is_revised: set[int]
+    is_soft: set[int]
+    varies: set[int]
+    sources: dict[Step, slice]
+    guards: set[Step]
+    lifted: list[Step]
+    softened: list[Step]
+    live: list[Step]
+
+    @property
+    def needs_lifting(self) -> bool:
+        return self.output in self.is_scaled or self.output in self.is_revised
+
+    @property
+    def num_margins(self) -> int:
+        return max((place.stop for place in self.sources.values()), default=0)
+
+
+def analyse(closed: core.ClosedJaxpr, num_varying: int) -> Plan:
+    """The plan of a jaxpr whose last result is the output and whose first inputs vary."""
+    flat = _Flat(closed)
+    *auxiliary, output = flat.outputs
+    steps = _ancestors(flat.steps, output)
+    bounds = _bounds(flat, steps)
+    is_scaled, is_revised = _scaled(flat, steps, bounds)
+    guards = {
+        *_error_function_guards(steps, flat.constants),
+        *_repeated_choices(steps, flat),
+        *_support_guards(steps, bounds),
+    }
+    varies, is_soft, begins = _soft(flat, steps, bounds, guards, flat.inputs[:num_varying])
+    is_soft = _reaching(flat, steps, output, is_soft, guards)
+    sources = _places(flat, [step for step in begins if step.outputs[0] in is_soft])
+    softened = [step for step in steps if not is_soft.isdisjoint(step.outputs)]
+    wanted = _wanted(steps, output, is_scaled, softened)
+    lifted = [
+        step
+        for step in steps
+        if not is_revised.isdisjoint(step.outputs)
+        or not (is_scaled & wanted).isdisjoint(step.outputs)
+    ]
+    live = _live(flat, {*lifted, *softened})
+    return Plan(
+        flat.avals, flat.constants, flat.inputs, tuple(auxiliary), output, steps, bounds,
+        is_scaled & wanted, is_revised, is_soft, varies, sources, guards, lifted, softened, live,
+    )  # fmt: skip
+
+
+def _ancestors(steps: list[Step], output: int) -> list[Step]:
+    needed, found = {output}, []
+    for step in reversed(steps):
+        if not needed.isdisjoint(step.outputs):
+            needed.update(step.inputs, step.shadows)
+            found.append(step)
+    return found[::-1]
+
+
+def _live(flat: _Flat, active: set[Step]) -> list[Step]:
+    """The steps whose plain values are needed."""
+    needed, found = set(flat.outputs), []
+    for step in reversed(flat.steps):
+        if step in active:
+            needed.update(step.inputs, step.shadows)
+        if not needed.isdisjoint(step.outputs):
+            needed.update(step.inputs)
+            found.append(step)
+    return found[::-1]
+
+
+def _bounds(flat: _Flat, steps: list[Step]) -> dict[int, Interval]:
+    bounds = {index: intervals.of_dtype(aval.dtype) for index, aval in enumerate(flat.avals)}
+    bounds.update((i, intervals.of_constant(value)) for i, value in flat.constants.items())
+    for step in steps:
+        operands, avals = [bounds[i] for i in step.inputs], [flat.avals[i] for i in step.inputs]
+        is_same = len(step.inputs) == 2 and step.inputs[0] == step.inputs[1]
+        for k, out in enumerate(step.outputs):
+            if step.shadows:
+                bounds[out] = bounds[step.shadows[k]]
+            else:
+                aval = flat.avals[out]
+                bounds[out] = intervals.of_equation(
+                    step.name, step.params, operands, avals, aval, is_same
+                )
+    return bounds
+
+
+def is_float(aval: Any) -> bool:
+    """Whether a variable is a real floating-point array."""
+    return jnp.issubdtype(aval.dtype, jnp.floating)
+
+
+def is_event(aval: Any) -> bool:
+    """Whether a variable is boolean."""
+    return aval.dtype == jnp.bool_
+
+
+def element_inputs(step: Step) -> tuple[int, ...]:
+    """The operands whose elements a step's rule takes as numbers."""
+    if step.name == "select_n":
+        return step.inputs[1:]
+    return step.inputs[: STRUCTURAL.get(step.name)]
+
+
+def has_number_rule(step: Step) -> bool:
+    """Whether a step can be done with scaled numbers."""
+    return (
+        step.name in NUMBER_RULES
+        or step.name in STRUCTURAL
+        or step.name in ("select_n", "convert_element_type")
+    )
+
+
+def _scaled(
+    flat: _Flat, steps: list[Step], bounds: dict[int, Interval]
+) -> tuple[set[int], set[int]]:
+    """Variables that have a scaled form, and those whose plain value is made from one."""
+    is_scaled: set[int] = set()
+    is_revised: set[int] = set()
+    degrees = dict.fromkeys(flat.constants, 0.0)
+    for step in steps:
+        operands = [degrees.get(i, 1.0) for i in step.inputs]
+        degree = _degree(step, operands, flat, bounds)
+        for k, out in enumerate(step.outputs):
+            degrees[out] = min(degree, MAX_DEGREE)
+            if not is_float(flat.avals[out]):
+                continue
+            takes_revised = any(i in is_revised and is_float(flat.avals[i]) for i in step.inputs)
+            takes_scaled = any(i in is_scaled for i in element_inputs(step))
+            if step.shadows:
+                if step.shadows[k] in is_scaled:
+                    is_scaled.add(out)
+            elif step.name in SOURCES:
+                low, high = bounds[out].hull()
+                if low < _SAFE_RANGE[0] or high > _SAFE_RANGE[1]:
+                    is_scaled.add(out)
+            elif has_number_rule(step) and step.name != "sign":
+                is_large = degree > MAX_DEGREE and step.name in _DEGREES
+                if is_large or takes_scaled:
+                    is_scaled.add(out)
+            if takes_revised or (step.name == "log" and step.inputs[0] in is_scaled):
+                is_revised.add(out)
+    return is_scaled, is_revised
+
+
+def _degree(step: Step, operands: list[float], flat: _Flat, bounds: dict[int, Interval]) -> float:
+    """How many factors a result has, as far as its range is concerned."""
+    rule = _DEGREES.get(step.name)
+    if rule is not None:
+        return rule(step, operands, flat.avals, bounds)
+    is_linear = has_number_rule(step) and step.name not in SOURCES
+    return max(operands, default=0.0) if is_linear else 1.0
+
+
+def _power_degree(step: Step, operands: list[float], _: Any, bounds: dict[int, Interval]) -> float:
+    low, high = bounds[step.inputs[1]].hull()
+    return operands[0] * max(abs(float(low)), abs(float(high))) if operands[0] else operands[1]
+
+
+def _product_degree(step: Step, operands: list[float], avals: list, _: Any) -> float:
+    shape = avals[step.inputs[0]].shape
+    axes = step.params["axes"] if "axes" in step.params else (step.params["axis"],)
+    return operands[0] * math.prod(shape[axis] for axis in axes)
+
+
+_DEGREES: dict[str, Callable[[Step, list[float], list, dict], float]] = {
+    "mul": lambda _step, operands, _avals, _bounds: sum(operands),
+    "div": lambda _step, operands, _avals, _bounds: sum(operands),
+    "dot_general": lambda _step, operands, _avals, _bounds: sum(operands),
+    "square": lambda _step, operands, _avals, _bounds: 2 * operands[0],
+    "integer_pow": lambda step, operands, _avals, _bounds: abs(step.params["y"]) * operands[0],
+    "pow": _power_degree,
+    "reduce_prod": _product_degree,
+    "cumprod": _product_degree,
+}
+
+
+def _wanted(steps: list[Step], output: int, is_scaled: set[int], softened: list[Step]) -> set[int]:
+    """The variables whose scaled form is used."""
+    wanted, is_softened = {output}, set(softened)
+    for step in reversed(steps):
+        if step in is_softened or not wanted.isdisjoint(step.outputs):
+            wanted.update(step.shadows)
+            if has_number_rule(step) and step.name not in SOURCES:
+                wanted.update(step.inputs)
+        if step.name == "log" and step.inputs[0] in is_scaled:
+            wanted.update(step.inputs)
+    return wanted
+
+
+def _soft(
+    flat: _Flat,
+    steps: list[Step],
+    bounds: dict[int, Interval],
+    guards: set[Step],
+    varying: tuple[int, ...],
+) -> tuple[set[int], set[int], list[Step]]:
+    """Variables that vary, those that softened comparisons change, and the comparisons."""
+    varies, is_soft, begins = set(varying), set[int](), []
+    for step in steps:
+        if not varies.isdisjoint(step.inputs):
+            varies.update(step.outputs)
+        is_guard = step.is_guard or step in guards
+        if not is_guard and _is_source(step, flat.avals, bounds, varies, is_soft):
+            is_soft.update(step.outputs)
+            begins.append(step)
+        elif step.shadows:
+            pairs = zip(step.outputs, step.shadows, strict=True)
+            is_soft.update(out for out, shadow in pairs if shadow in is_soft)
+        else:
+            inputs = element_inputs(step) if is_guard else step.inputs
+            if not is_soft.isdisjoint(inputs):
+                soft = (out for out in step.outputs if _is_softened(step, out, flat, is_soft))
+                is_soft.update(soft)
+    return varies, is_soft, begins
+
+
+def _reaching(
+    flat: _Flat, steps: list[Step], output: int, is_soft: set[int], guards: set[Step]
+) -> set[int]:
+    """Those of the softened variables that reach the output."""
+    reaching = {output} & is_soft
+    for step in reversed(steps):
+        if not reaching.isdisjoint(step.outputs):
+            has_rule = has_number_rule(step) or step.name in EVENT_RULES or step.name in COMPARISONS
+            inputs = element_inputs(step) if step in guards else step.inputs
+            used = (i for i in inputs if has_rule or is_float(flat.avals[i]))
+            reaching.update(i for i in (*step.shadows, *used) if i in is_soft)
+    return reaching
+
+
+def _places(flat: _Flat, sources: list[Step]) -> dict[Step, slice]:
+    """The place of each comparison's margins in the vector of all."""
+    places: dict[Step, slice] = {}
+    start = 0
+    for step in sources:
+        stop = start + math.prod(flat.avals[step.outputs[0]].shape)
+        places[step], start = slice(start, stop), stop
+    return places
+
+
+def _is_source(
+    step: Step, avals: list, bounds: dict[int, Interval], varies: set[int], is_soft: set[int]
+) -> bool:
+    if step.name not in (*COMPARISONS, "max", "min", "sign") or step.outputs[0] not in varies:
+        return False
+    is_real = all(is_float(avals[i]) for i in step.inputs)
+    if step.name in COMPARISONS:
+        low, high = bounds[step.outputs[0]].hull()
+        # An integer has a margin where it counts softened events.
+        is_count = not is_soft.isdisjoint(step.inputs) and not is_event(avals[step.inputs[0]])
+        return bool(low < high) and (is_real or is_count)
+    if step.name == "sign":
+        return is_real
+    # The larger of two variables has a slope everywhere; only a fixed bound makes a plateau.
+    fixed = [i for i in step.inputs if i not in varies]
+    if not is_real or len(fixed) != 1:
+        return False
+    (moving,) = (i for i in step.inputs if i in varies)
+    x, bound = bounds[moving].hull(), bounds[fixed[0]].hull()
+    edge, limit = (x.low, bound.high) if step.name == "max" else (-x.high, -bound.low)
+    if limit <= edge or edge == -math.inf:
+        return bool(limit > edge)
+    return bool(limit - edge > _NEGLIGIBLE_CUT * min(1.0, x.high - x.low))
+
+
+def _is_softened(step: Step, out: int, flat: _Flat, is_soft: set[int]) -> bool:
+    """Whether a result differs when the operands in `is_soft` are softened."""
+    aval = flat.avals[out]
+    if is_event(aval):
+        is_kept = step.name == "convert_element_type" and is_event(flat.avals[step.inputs[0]])
+        return is_kept or step.name in (*EVENT_RULES, *STRUCTURAL, "select_n")
+    if has_number_rule(step):
+        return is_float(aval) or jnp.issubdtype(aval.dtype, jnp.integer)
+    return is_float(aval) and any(i in is_soft and is_float(flat.avals[i]) for i in step.inputs)
+
+
+def _error_function_guards(steps: list[Step], constants: dict[int, Any]) -> set[Step]:
+    """Comparisons that choose between forms of one error function, as in the normal cdf."""
+    made_by = {out: step for step in steps for out in step.outputs}
+    forms: dict[int, int] = {}
+    found: set[Step] = set()
+    for step in steps:
+        if step.name in ("erf", "erfc"):
+            inner = made_by.get(step.inputs[0])
+            is_abs = inner is not None and inner.name == "abs"
+            forms[step.outputs[0]] = inner.inputs[0] if is_abs and inner else step.inputs[0]
+        elif step.name in ("add", "sub", "mul", "neg", "select_n"):
+            which, cases = step.inputs[:1], element_inputs(step)
+            arguments = {forms.get(i) for i in cases if i not in constants}
+            if len(arguments) == 1 and None not in arguments:
+                if step.name != "select_n":
+                    forms[step.outputs[0]] = arguments.pop()  # type: ignore[assignment]
+                elif not any(i in constants for i in cases):
+                    forms[step.outputs[0]] = arguments.pop()  # type: ignore[assignment]
+                    found.update(made_by[i] for i in which if i in made_by)
+    return found
+
+
+def _support_guards(steps: list[Step], bounds: dict[int, Interval]) -> set[Step]:
+    """Choices with a constant branch that is infinite or NaN, as in log densities."""
+
+    def is_infinite(index: int) -> bool:
+        low, high = bounds[index].hull()
+        return bool(low > high or (low == high and np.isinf(low)))
+
+    return {
+        step
+        for step in steps
+        if step.name == "select_n" and any(map(is_infinite, element_inputs(step)))
+    }
+
+
+def _repeated_choices(steps: list[Step], flat: _Flat) -> set[Step]:
+    """Choices within a branch of the same choice: guards, as in where(c, log(where(c, x, 1)), 0).
+
+    Softened, the inner one would give its function the arguments it is there to avoid.
+    """
+    choices: dict[int, list[Step]] = {}
+    same, known = dict[int, int](), dict[tuple, int]()
+    key: tuple
+    for index, value in flat.constants.items():
+        if np.size(value) == 1 and not isinstance(value, jax.core.Tracer):
+            key = ("constant", str(flat.avals[index]), str(value))
+            same[index] = known.setdefault(key, index)
+    for step in steps:
+        inputs = tuple(same.get(i, i) for i in step.inputs)
+        if step.name in COMPARISONS or step.name in EVENT_RULES or has_number_rule(step):
+            key = (step.name, str(step.params), inputs)
+            same[step.outputs[0]] = known.setdefault(key, step.outputs[0])
+        if step.name == "select_n":
+            choices.setdefault(inputs[0], []).append(step)
+    found: set[Step] = set()
+    for group in choices.values():
+        for k, inner in enumerate(group[:-1]):
+            later, made = set(group[k + 1 :]), set(inner.outputs)
+            for step in steps:
+                if step in later and not made.isdisjoint(element_inputs(step)):
+                    found.add(inner)
+                if not made.isdisjoint(step.inputs):
+                    made.update(step.outputs)
+    return found

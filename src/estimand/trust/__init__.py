@@ -1,0 +1,1 @@
+"""What a number stands on, and whether that is enough."""

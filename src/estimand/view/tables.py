@@ -1,0 +1,210 @@
+"""Tables of a record and its diagnosis, for terminals, notebooks, pages and plain text."""
+
+from __future__ import annotations
+
+import html
+import math
+import sys
+from typing import Any, NamedTuple
+
+from estimand.methods.protocol import Figures
+from estimand.record.record import Record
+from estimand.trust.status import Status
+from estimand.view.diagnosis import Diagnosis, PartDiagnosis, PlainSampling, percent
+
+
+class Table(NamedTuple):
+    """A table of texts; the first column is aligned left, the others right."""
+
+    title: str
+    header: tuple[str, ...]
+    rows: tuple[tuple[str, ...], ...]
+
+
+class Summary:
+    """Tables and sentences about a record, for terminals, notebooks and plain text."""
+
+    def __init__(self, tables: list[Table], lines: list[str]):
+        self.tables = tables
+        self.lines = lines
+
+    def __str__(self) -> str:
+        if sys.stdout.isatty():
+            try:
+                return self._in_colour()
+            except ImportError:
+                pass
+        return self.plain()
+
+    __repr__ = __str__
+
+    def plain(self) -> str:
+        """The summary without colour, for files and pipes."""
+        pieces = []
+        for table in self.tables:
+            rows = [table.header, *table.rows]
+            widths = [max(len(row[k]) for row in rows) for k in range(len(table.header))]
+            lines = [
+                "  ".join(
+                    cell.rjust(width) if k else cell.ljust(width)
+                    for k, (cell, width) in enumerate(zip(row, widths, strict=True))
+                ).rstrip()
+                for row in rows
+            ]
+            rule = "─" * max(map(len, lines))
+            pieces.append("\n".join([table.title, rule, lines[0], rule, *lines[1:]]))
+        return "\n\n".join([*pieces, *(["\n".join(self.lines)] if self.lines else [])])
+
+    def _in_colour(self) -> str:
+        from rich.console import Console
+
+        console = Console(force_terminal=True)
+        with console.capture() as capture:
+            console.print(self)
+        return capture.get().rstrip("\n")
+
+    def __rich_console__(self, _console: Any, _options: Any) -> Any:
+        from rich import box
+        from rich.markup import escape
+        from rich.table import Table as RichTable
+
+        for table in self.tables:
+            rich = RichTable(title=escape(table.title), box=box.SIMPLE_HEAD, title_justify="left")
+            for number, column in enumerate(table.header):
+                rich.add_column(escape(column), justify="right" if number else "left")
+            for row in table.rows:
+                rich.add_row(*map(escape, row))
+            yield rich
+        for line in self.lines:
+            yield escape(line)
+
+    def _repr_html_(self) -> str:
+        return "\n".join(
+            [table_html(table) for table in self.tables]
+            + [f"<p>{html.escape(line)}</p>" for line in self.lines]
+        )
+
+
+def table_html(table: Table) -> str:
+    """A table as HTML, every text escaped."""
+
+    def row(cells: tuple[str, ...], tag: str) -> str:
+        return "<tr>" + "".join(f"<{tag}>{html.escape(cell)}</{tag}>" for cell in cells) + "</tr>"
+
+    head, body = row(table.header, "th"), "".join(row(cells, "td") for cells in table.rows)
+    return (
+        f"<table><caption>{html.escape(table.title)}</caption>"
+        f"<thead>{head}</thead><tbody>{body}</tbody></table>"
+    )
+
+
+def estimate_text(figures: Figures) -> str:
+    """The number to the precision of its error, or that there is none."""
+    value, error = figures.value, figures.standard_error
+    if figures.status is Status.no_mass_found and not math.isfinite(error):
+        return "no mass found"
+    if figures.status is Status.underflow:
+        return "below the smallest number"
+    if not 0 < error < math.inf or value == 0:
+        return f"{value:.6g} ± {error:.2g}"
+    digits = math.floor(math.log10(abs(value))) - math.floor(math.log10(error)) + 2
+    return f"{value:.{min(max(digits, 1), 15)}g} ± {error:.2g}"
+
+
+def summarise(record: Record, diagnoses: tuple[Diagnosis, ...]) -> Summary:
+    """The estimate, its parts and its verdict as tables."""
+    names = record.names
+    outputs = [
+        (
+            name,
+            estimate_text(figures),
+            f"[{low:.6g}, {high:.6g}]",
+            percent(diagnosis.relative_error),
+            _number(diagnosis.cancellation),
+            figures.status.name,
+        )
+        for name, figures, diagnosis, (low, high) in zip(
+            names, record.run.figures, diagnoses, record.bounds(), strict=True
+        )
+    ]
+    header = ("output", "estimate", "95 % interval", "relative error", "cancellation", "status")
+    tables = [Table(f"E[{record.program}] by {record.method}", header, tuple(outputs))]
+    parts = tuple(
+        _part_row(names[output] if len(names) > 1 else "", part)
+        for output, diagnosis in enumerate(diagnoses)
+        for part in diagnosis.parts
+    )
+    if parts:
+        columns = (
+            "part",
+            "log Z",
+            "ESS",
+            "of",
+            "Pareto k",
+            "share of error",
+            "replicates",
+            "spread",
+        )
+        tables.append(Table("Normalising constants", columns, parts))
+    ways = tuple(
+        (
+            f"{names[output] if len(names) > 1 else ''} {part.name}".strip(),
+            str(part.num_temperatures),
+            f"{percent(part.acceptance[0])} to {percent(part.acceptance[1])}",
+        )
+        for output, diagnosis in enumerate(diagnoses)
+        for part in diagnosis.parts
+        if part.num_temperatures
+    )
+    if ways:
+        tables.append(
+            Table("From the prior to each target", ("part", "temperatures", "acceptance"), ways)
+        )
+    plain = tuple(
+        (name, f"{diagnosis.plain.num_draws:,}", *_plain_cells(diagnosis.plain))
+        for name, diagnosis in zip(names, diagnoses, strict=True)
+        if diagnosis.plain is not None
+    )
+    if plain:
+        title = "What averaging plain posterior draws would have said"
+        tables.append(Table(title, ("output", "draws", "that reach f ≠ 0", "average"), plain))
+    return Summary(tables, _lines(record, names, diagnoses))
+
+
+def _lines(record: Record, names: list[str], diagnoses: tuple[Diagnosis, ...]) -> list[str]:
+    lines = [
+        f"{record.num_evaluations:,} evaluations, {record.num_gradients:,} gradients; "
+        f"{record.compile_seconds:.2f} s compiling, {record.run_seconds:.2f} s running",
+        *record.run.notes,
+    ]
+    for name, diagnosis in zip(names, diagnoses, strict=True):
+        prefix = f"{name}: " if len(names) > 1 else ""
+        lines.append(f"{prefix}{diagnosis.verdict} {diagnosis.advice}".rstrip())
+    return lines
+
+
+def _plain_cells(plain: PlainSampling) -> tuple[str, str]:
+    return f"{plain.num_hits:,}", f"{plain.value:.4g} ± {plain.standard_error:.2g}"
+
+
+def _part_row(prefix: str, part: PartDiagnosis) -> tuple[str, ...]:
+    return (
+        f"{prefix} {part.name}".strip(),
+        f"{part.log_z:.5g} ± {part.standard_error:.2g}",
+        f"{part.ess:,.0f}",
+        f"{part.num_samples:,}",
+        _number(part.pareto_k),
+        _share(part.error_share),
+        str(part.num_replicates) if part.num_replicates else "–",
+        percent(part.spread) if math.isfinite(part.spread) else "–",
+    )
+
+
+def _share(share: float) -> str:
+    if not math.isfinite(share):
+        return "–"
+    return percent(share) if share >= 1e-4 else "< 0.01 %"
+
+
+def _number(value: float) -> str:
+    return f"{value:.2f}" if math.isfinite(value) else "–"
