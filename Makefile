@@ -36,13 +36,13 @@ docs: install
 	@echo 'Serve it: python3 -m http.server --directory build/site'
 
 benchmarks: install
-	$(BIN)/python benchmarks/run.py
+	$(BIN)/python -m benchmarks.run
 
 # About two hours on two cores; it can be interrupted and goes on: make calibrate PROCESSES=8
 PROCESSES ?= 2
 calibrate: install
-	$(BIN)/python benchmarks/calibration.py --processes=$(PROCESSES)
-	$(BIN)/python benchmarks/calibration.py --write
+	$(BIN)/python -m benchmarks.calibration --processes=$(PROCESSES)
+	$(BIN)/python -m benchmarks.calibration --write
 
 # Other libraries, in an environment of their own: make peers PEERS="--quick --processes=2"
 PEERS_VENV := .venv-peers
@@ -56,7 +56,7 @@ $(PEERS_STAMP): pyproject.toml constraints.txt benchmarks/peers/constraints.txt
 	touch $(PEERS_STAMP)
 
 peers: $(PEERS_STAMP)
-	$(PEERS_VENV)/bin/python benchmarks/run.py peers $(PEERS)
+	$(PEERS_VENV)/bin/python -m benchmarks.run peers $(PEERS)
 
 experiments: install
 	$(BIN)/python -m experiments.run_all

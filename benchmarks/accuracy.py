@@ -6,11 +6,10 @@ as many particles as the default method's cost allows. A gradient counts as thre
 
 import dataclasses
 
-from known import known
-from measure import parser, show
-from runs import cost, summary, workers
-
 import estimand as ep
+from benchmarks.measure import parser, show
+from benchmarks.runs import cost, summary, workers
+from problems.known import known
 
 PAPER = {
     "posterior_predictive": ep.AnIS(
@@ -32,7 +31,7 @@ def tabi(estimator, num_samples, is_signed):
 
 
 def affordable(name, estimator, budget, is_signed=False):
-    """Particles for each Z that the budget pays for, from the cost of two; two at the least."""
+    """Particles for each Z that the budget pays for, from the cost of two; two at least."""
     pair = ep.estimate_expectation(
         known(name).expectation, tabi(estimator, 2, is_signed), throw=False
     )

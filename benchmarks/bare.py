@@ -13,6 +13,7 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 from jax.scipy.special import gammaln, log_ndtr
+
 from problems import sir as epidemic
 
 

@@ -1,11 +1,11 @@
 """Calibration: every method on every problem with a known answer, at three budgets.
 
-Each cell is a method, a problem and a budget. It is run with the seeds 0, 1, 2, … as long as the
-cell's seconds of the processor last, at most as many as it asks for, or three times as long for 20
-runs; a cell of fewer than five is left out, and the record says so. A finished cell is added to the
-journal (build/calibration.jsonl) at once, and a later run goes on from there; --fresh begins again.
-The record, results/calibration.json, is made of the journal, and `--write` makes
-docs/calibration.md of the record.
+Each cell is a method, a problem and a budget. It is run with the seeds 0, 1, 2, … until the cell's
+CPU time is used up, at most as many as it asks for, or three times as long for 20 runs; a cell with
+fewer than five is left out, and the record says so. A finished cell is added to the journal
+(build/calibration.jsonl) at once, and a later run resumes from there; --fresh starts again. The
+record, results/calibration.json, is computed from the journal, and `--write` writes
+docs/calibration.md from the record.
 """
 
 import contextlib
@@ -14,11 +14,10 @@ import multiprocessing
 import os
 from concurrent.futures import ProcessPoolExecutor, as_completed
 
-from calibration_cells import BUDGETS, CELLS, METHODS, Cell, batches, cells, measured
-from calibration_page import write_page
-from calibration_summary import show_summary, write_record
-from known import ROOT
-from measure import RESULTS, environment, parser
+from benchmarks.calibration_cells import BUDGETS, CELLS, METHODS, Cell, batches, cells, measured
+from benchmarks.calibration_page import write_page
+from benchmarks.calibration_summary import show_summary, write_record
+from benchmarks.measure import RESULTS, ROOT, environment, parser
 
 JOURNAL = ROOT / "build" / "calibration.jsonl"
 QUICK = ("figure1", "rp22")
@@ -40,7 +39,7 @@ def _task(batch, journal, about, options):
         with journal.open("ab", buffering=0) as file:
             file.write(f"\n{json.dumps(row)}\n".encode())
         print(*cell, len(row["runs"]), flush=True)
-    # A process meets many problems.
+    # A process runs many problems.
     jax.clear_caches()
 
 
@@ -48,7 +47,7 @@ def read_journal(path):
     """Finished cells by name, the latest of each."""
     found = {}
     for line in path.read_text().splitlines() if path.exists() else ():
-        # An interruption may have cut a line short.
+        # An interruption may have truncated a line.
         with contextlib.suppress(json.JSONDecodeError):
             row = json.loads(line)
             found[Cell(row["method"], row["problem"], row["budget"])] = row

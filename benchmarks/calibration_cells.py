@@ -6,9 +6,13 @@ import statistics
 import time
 from typing import NamedTuple
 
-from known import PROBLEMS, known
+import jax
 
 import estimand as ep
+from problems import PROBLEMS
+from problems.known import known
+
+jax.config.update("jax_enable_x64", True)
 
 BUDGETS = ("small", "medium", "large")
 LEVELS = (0.5, 0.8, 0.95, 0.99)
@@ -126,7 +130,7 @@ def cells(methods, problems, budgets=BUDGETS):
 
 
 def batches(some):
-    """Cells that one process does one after the other, since they share compiled programs."""
+    """Cells that one process runs in sequence, since they share compiled programs."""
     found = {}
     for cell in some:
         family = METHODS[cell.method].family or cell.method
@@ -142,10 +146,10 @@ def _longest(batch):
 
 
 def measured(cell, seeds, seconds, min_runs=MIN_RUNS):
-    """The runs of a cell, or why there are none. Seconds are of the processor.
+    """The runs of a cell, or why there are none. Seconds are CPU time.
 
-    The first run, which compiles, is not counted in; more than the seconds are taken where
-    `min_runs` need them, up to `PATIENCE` times as many.
+    The first run, which compiles, is not counted; where `min_runs` need more time than that, up to
+    `PATIENCE` times as much is taken.
     """
     found = {**cell._asdict(), "settings": repr(cell.settings), "runs": []}
     problem, taken = known(cell.problem), []
@@ -171,7 +175,7 @@ def measured(cell, seeds, seconds, min_runs=MIN_RUNS):
 
 
 def _numbers(result, problem):
-    """One run: the cost, log Z over the truth, and by output what is said and how wrong it is."""
+    """One run: the cost, log Z over the truth, and for each output the report and its error."""
     figures = result.run.figures
     bounds = [result.bounds(level) for level in LEVELS]
     outputs = []

@@ -4,9 +4,9 @@ import json
 import math
 from typing import NamedTuple
 
-from calibration_cells import BUDGETS, CELLS, LEVELS, METHODS, Cell, cells
-from calibration_summary import FAILURE_RATE, failures, pooled, tests_of
-from known import ROOT
+from benchmarks.calibration_cells import BUDGETS, CELLS, LEVELS, METHODS, Cell, cells
+from benchmarks.calibration_summary import FAILURE_RATE, failures, pooled, tests_of
+from benchmarks.measure import ROOT
 
 PAGE = ROOT / "docs" / "calibration.md"
 MARKS = "<!-- from the record -->", "<!-- end -->"

@@ -8,10 +8,10 @@ truth is 0. A run is
 - *right* if its error is at most `TOLERANCE` of that scale, whatever it reports.
 
 *False trust* is the share of wrong runs among those with status `ok`; *needless refusal* the share
-of right runs whose status is not `ok`. Coverage is of the runs with status `ok`, which is what one
-goes by. Ẑ is judged over all runs: where its runs are near each other by a z-test of the mean of
-Ẑ/Z, corrected for skewness; elsewhere only Ẑ that is too large can be shown without assumptions, by
-a betting e-process.
+of right runs whose status is not `ok`. Coverage is of the runs with status `ok`, which are those
+that users rely on. Ẑ is judged over all runs: where its runs are near each other by a z-test of the
+mean of Ẑ/Z, corrected for skewness; elsewhere only Ẑ that is too large can be shown without
+assumptions, by a betting e-process.
 """
 
 import collections
@@ -19,11 +19,12 @@ import json
 import math
 
 import numpy as np
-from calibration_cells import BUDGETS, CELLS, FEWEST, LEFT_OUT, LEVELS, METHODS
-from known import known
-from measure import show
 from scipy.stats import binomtest, norm
-from stats import mean_scores
+
+from benchmarks.calibration_cells import BUDGETS, CELLS, FEWEST, LEFT_OUT, LEVELS, METHODS
+from benchmarks.measure import show
+from problems.known import known
+from tests.stats import mean_scores
 
 FAR = 4.0
 TOLERANCE = 0.01
@@ -121,10 +122,10 @@ def _of_z(log_ratios):
 
 
 def too_large(ratios):
-    """The largest e-value, on the way, of bets that the mean is above 1.
+    """The largest e-value along the way, of bets that the mean is above 1.
 
-    Under a mean of at most 1 it exceeds c with probability at most 1/c, for ratios of any law on
-    the half-line and any time to stop.
+    Under a mean of at most 1 it exceeds c with probability at most 1/c, for ratios of any
+    distribution on the half-line and any stopping time.
     """
     shares = np.array([0.02, 0.1, 0.3, 1.0])
     with np.errstate(divide="ignore"):
@@ -133,7 +134,7 @@ def too_large(ratios):
 
 
 def _digits(number):
-    """Four digits, as JSON has them: what is no number is None."""
+    """Four digits, as JSON has them: what is not a number is None."""
     return float(f"{number:.4g}") if math.isfinite(number) else None
 
 

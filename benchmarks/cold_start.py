@@ -1,7 +1,7 @@
 """From nothing to an answer: figure 1's E[x³ | y = 2] in a fresh Python process.
 
 Our explicit TABI + AnIS and our default method against NumPyro's NUTS with an average over its
-draws. Every run is a process of its own, without a persistent compilation cache, and the
+draws. Every run is a separate process, without a persistent compilation cache, and the
 contestants take turns. Seconds are split into imports, compilation (tracing, lowering and XLA, as
 jax.monitoring reports them, merged where they nest), the rest of the work, and the process itself.
 """
@@ -12,7 +12,9 @@ import statistics
 import subprocess
 import sys
 import time
+from pathlib import Path
 
+ROOT = Path(__file__).parents[1]
 CONTESTANTS = ("nuts", "explicit", "default")
 PARTS = ("import", "compile", "run", "total")
 
@@ -45,12 +47,11 @@ def child(contestant):
 
 
 def _estimand(contestant):
-    import problems
-
     import estimand as ep
+    from problems.figure1 import figure1
 
     def estimate():
-        program = ep.expectation(problems.figure1)(2.0)
+        program = ep.expectation(figure1)(2.0)
         if contestant == "explicit":
             method = ep.TABI(ep.AnIS(num_samples=1000, num_temperatures=100))
             result = ep.estimate_expectation(program, method, throw=False)
@@ -68,11 +69,12 @@ def _estimand(contestant):
 
 def _nuts(_):
     import jax
-    import problems
     from numpyro.infer import MCMC, NUTS
 
+    from problems.figure1 import figure1
+
     def estimate():
-        mcmc = MCMC(NUTS(problems.figure1), num_warmup=500, num_samples=1000, progress_bar=False)
+        mcmc = MCMC(NUTS(figure1), num_warmup=500, num_samples=1000, progress_bar=False)
         mcmc.run(jax.random.key(0), 2.0)
         return {"value": float((mcmc.get_samples()["x"] ** 3).mean())}
 
@@ -94,9 +96,11 @@ def merged_length(intervals):
 def run_child(contestant):
     environment = {k: v for k, v in os.environ.items() if k != "JAX_COMPILATION_CACHE_DIR"}
     environment["JAX_ENABLE_COMPILATION_CACHE"] = "false"
-    command = [sys.executable, os.path.abspath(__file__), "--child", contestant]
+    command = [sys.executable, "-m", "benchmarks.cold_start", "--child", contestant]
     started = time.perf_counter()
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False
+    )
     total = time.perf_counter() - started
     if done.returncode:
         raise RuntimeError(f"the {contestant} process failed:\n{done.stderr}")
@@ -107,7 +111,7 @@ def main(argv=None):
     argv = sys.argv[1:] if argv is None else argv
     if argv[:1] == ["--child"]:
         return child(argv[1])
-    from measure import arguments, paired_ratio, show
+    from benchmarks.measure import arguments, paired_ratio, show
 
     options = arguments(argv, __doc__)
     for contestant in CONTESTANTS:

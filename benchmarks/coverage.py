@@ -1,7 +1,7 @@
 """Coverage of the default method's intervals, and how often it says ok, over many seeds.
 
-A run whose status is not `ok` does not count as covered or uncovered; it is counted apart. Errors
-are relative to the truth, or to E|f| where the truth is 0. The record is written after each
+A run whose status is not `ok` does not count as covered or uncovered; it is counted separately.
+Errors are relative to the truth, or to E|f| where the truth is 0. The record is written after each
 problem: `--resume` keeps the problems that an interrupted run has finished, and `--problems` runs
 only those named and keeps the rest of the record.
 """
@@ -9,10 +9,11 @@ only those named and keeps the rest of the record.
 import math
 
 import numpy as np
-from known import known
-from measure import show
-from runs import LEVELS, over_problems, summary
 from scipy.stats import binomtest
+
+from benchmarks.measure import show
+from benchmarks.runs import LEVELS, over_problems, summary
+from problems.known import known
 
 PROBLEMS = (
     "figure1",

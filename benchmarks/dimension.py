@@ -4,18 +4,17 @@ Four things for each dimension: the default method as it is; the default method 
 evaluations at which the error of its first route, `AdaptiveIS`, passes 1 % (the root of the median
 squared error, interpolated over budgets), because where the problem is easy the default does far
 better than asked; and the paper's TABI + AnIS at as many evaluations as the default took.
-`python benchmarks/dimension.py --plot` draws docs/images/dimension.png from the record alone.
+`python -m benchmarks.dimension --plot` draws docs/images/dimension.png from the record alone.
 """
 
 import math
 
 import numpy as np
-from accuracy import PAPER, affordable, tabi
-from known import ROOT
-from measure import parser, read_results, show
-from runs import summary, workers
 
 import estimand as ep
+from benchmarks.accuracy import PAPER, affordable, tabi
+from benchmarks.measure import ROOT, parser, read_results, show
+from benchmarks.runs import summary, workers
 
 ASKED = 0.01
 DIMENSIONS = (2, 5, 10, 25, 50, 100)

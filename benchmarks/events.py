@@ -4,7 +4,7 @@ Equal evaluations: the peers get what the default method's runs cost in the medi
 counting as three. Subset simulation (subset_simulation.py) is given the limit state as a function;
 the default method sees the program alone. Radon has data: there subset simulation starts its chains
 at NUTS draws of the posterior, and plain Monte Carlo is NUTS and the average over its draws, both
-with their warm-up counted. A squared relative error of 1 mostly says that no draw met the event.
+with their warm-up counted. A squared relative error of 1 mostly means that no draw hit the event.
 """
 
 import dataclasses
@@ -16,15 +16,15 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
-from known import known
-from measure import show
-from runs import cost, over_problems, summary
-from subset_simulation import SIZE_UNIT, SubsetSimulation
 
 import estimand as ep
+from benchmarks.measure import show
+from benchmarks.runs import cost, over_problems, summary
+from benchmarks.subset_simulation import SIZE_UNIT, SubsetSimulation
 from estimand.methods.protocol import Figures, Run
 from estimand.trust.status import Status
-from experiments.radon.model import LIMIT
+from problems.known import known
+from problems.radon import LIMIT
 
 NUM_WARMUP = 500
 BATCH = 10_000

@@ -11,13 +11,13 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-import problems
 from jax.extend.core import jaxprs_in_params
-from measure import arguments, interleaved, paired_ratio, precision, seconds, show
 
 import estimand as ep
 import estimand.density
+from benchmarks.measure import arguments, interleaved, paired_ratio, precision, seconds, show
 from estimand.runtime.compilation import CompilationClock
+from problems import gaussian, shapes, sir
 
 NUM_PARTICLES = 1000
 LIMITS = {"forward": 10**9, "reverse": 0}
@@ -32,15 +32,15 @@ class Case(NamedTuple):
 
 def cases(quick):
     for dimension in (1, 4, 16, 64) if quick else (1, 2, 4, 8, 16, 32, 64):
-        y = problems.gaussian.data(dimension)
-        yield Case("Gaussian", problems.gaussian.posterior_predictive, (y,))
-    yield Case("SIR", problems.sir.sir, (problems.sir.DATA,))
+        y = gaussian.data(dimension)
+        yield Case("Gaussian", gaussian.posterior_predictive, (y,))
+    yield Case("SIR", sir.sir, (sir.DATA,))
     for num_groups in (4, 21) if quick else (4, 11, 21):
-        data = problems.hierarchical_data(num_groups)
-        yield Case("hierarchical", problems.hierarchical_regression, (*data, num_groups))
+        data = shapes.hierarchical_data(num_groups)
+        yield Case("hierarchical", shapes.hierarchical_regression, (*data, num_groups))
     for dimension in (2, 8, 32) if quick else (2, 4, 8, 16, 32):
-        yield Case("recursion", problems.recursion, problems.recursion_data(dimension))
-        yield Case("ODE", problems.epidemic, (problems.epidemic_data(), dimension))
+        yield Case("recursion", shapes.recursion, shapes.recursion_data(dimension))
+        yield Case("ODE", shapes.epidemic, (shapes.epidemic_data(), dimension))
 
 
 def has_loop(density):

@@ -1,14 +1,14 @@
 """High dimension by default: radon in all 85 counties, and 500 groups with a closed form.
 
 Radon has 173 dimensions and is asked for to 5 %; the groups have 501 and are asked for to 1 %. NUTS
-and an average over its draws stand beside.
+and an average over its draws are shown for comparison.
 """
 
 import numpy as np
-from measure import parser, show
-from runs import summary, workers
 
 import estimand as ep
+from benchmarks.measure import parser, show
+from benchmarks.runs import summary, workers
 
 CASES = {
     "radon_85": (173, ep.Auto(relative_error=0.05)),

@@ -12,11 +12,12 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
-import problems
-from measure import interleaved, paired_ratio, parser, precision, show
+from estimand.model.program import as_numbers
 
 import estimand as ep
-from estimand.model.program import as_numbers
+from benchmarks.measure import interleaved, paired_ratio, parser, precision, show
+from problems import gaussian
+from problems.figure1 import figure1
 
 NUM_POSITIONS = 10_000
 CALLS = 20
@@ -29,8 +30,8 @@ class Case(NamedTuple):
 
 
 CASES = (
-    Case("Gaussian D=10", problems.gaussian.posterior_predictive, problems.gaussian.data(10)),
-    Case("figure 1", problems.figure1, np.asarray(2.0)),
+    Case("Gaussian D=10", gaussian.posterior_predictive, gaussian.data(10)),
+    Case("figure 1", figure1, np.asarray(2.0)),
 )
 
 

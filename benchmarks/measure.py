@@ -10,7 +10,8 @@ import statistics
 import time
 from pathlib import Path
 
-RESULTS = Path(__file__).parent / "results"
+ROOT = Path(__file__).parents[1]
+RESULTS = ROOT / "benchmarks" / "results"
 
 
 def parser(description, *, processes=False):

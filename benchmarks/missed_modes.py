@@ -3,17 +3,16 @@
 γf in ten dimensions has two modes of equal mass, four prior standard deviations from the middle on
 either side. Where one is narrower (widths 0.3 and 0.2) it has little mass at high temperatures, and
 a part of the runs finds the wide mode only, or weighs the two wrongly. A run has missed if its
-error is over 20 %; wanted is that at least 95 % of such runs do not say `ok`, and that at most 10 %
-of the others do not. On SIR, whose second mode carries 97 % of the expectation, no run may miss it
+error is over 20 %; at least 95 % of such runs should not say `ok`, and at most 10 % of the others
+should not. On SIR, whose second mode carries 97 % of the expectation, no run may miss it
 and say `ok`. The default method's scouts miss neither; with a twentieth of their particles about
 half of the runs miss one of two equal modes. So few scouts are trusted in no case, whatever they
 find.
 """
 
-from measure import show
-from runs import over_problems, summary
-
 import estimand as ep
+from benchmarks.measure import show
+from benchmarks.runs import over_problems, summary
 
 MISS = 0.2
 FEW = ep.AdaptiveIS(scout=ep.SMC(num_particles=100, num_steps=20, num_islands=2))

@@ -1,4 +1,4 @@
-"""Results of every method to the last bit: a refactoring changes none of them, or says which and why.
+"""Results of every method to the last bit: a refactoring changes none, or says which and why.
 
     python benchmarks/pins.py write before.json      # on the old tree
     python benchmarks/pins.py compare before.json    # on the new one, on the same machine

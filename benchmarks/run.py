@@ -1,4 +1,4 @@
-"""Runs the benchmarks and writes results/<name>.json (results/<name>-quick.json with --quick).
+"""python -m benchmarks.run: writes results/<name>.json (results/<name>-quick.json with --quick).
 
 Options that are not this script's go to the benchmarks, as NAME=VALUE: coverage --processes=2.
 """
@@ -6,18 +6,19 @@ Options that are not this script's go to the benchmarks, as NAME=VALUE: coverage
 import argparse
 import time
 
-import accuracy
-import cold_start
-import coverage
-import dimension
-import events
-import gradient_mode
-import high_dimension
-import lifting
-import missed_modes
-import throughput
-from measure import write_record
-
+from benchmarks import (
+    accuracy,
+    cold_start,
+    coverage,
+    dimension,
+    events,
+    gradient_mode,
+    high_dimension,
+    lifting,
+    missed_modes,
+    throughput,
+)
+from benchmarks.measure import write_record
 from benchmarks.peers import sweep
 
 BENCHMARKS = {

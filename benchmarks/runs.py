@@ -8,10 +8,12 @@ from concurrent.futures import ProcessPoolExecutor
 
 import jax
 import numpy as np
-from known import known
-from measure import parser, read_results, write_record
 
 import estimand as ep
+from benchmarks.measure import parser, read_results, write_record
+from problems.known import known
+
+jax.config.update("jax_enable_x64", True)
 
 LEVELS = (0.5, 0.8, 0.95, 0.99)
 

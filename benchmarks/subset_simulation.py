@@ -3,10 +3,10 @@
 Au and Beck (2001): the event margin(x) > 0 is reached through nested ones, margin(x) ≥ b, each as
 likely as p0 = 0.1 given the one before. The best tenth of a level's states start the chains that
 make the next level. The chains move by adaptive conditional sampling (Papaioannou, Betz,
-Zwirglmaier and Straub 2015): proposals that leave the standard normal law as it is, scaled by the
+Zwirglmaier and Straub 2015): proposals that leave the standard normal invariant, scaled by the
 spread of the level's own states, with an acceptance of 0.44 sought after each tenth of the chains.
 
-The posterior of a program with data is no standard normal law. There NUTS draws start the chains of
+The posterior of a program with data is not standard normal. There NUTS draws start the chains of
 the first level, their mean and covariance define the coordinates, and the acceptance has the ratio
 of posterior and normal density in these. One evaluation gives margin and density, and counts once.
 """

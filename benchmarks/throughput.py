@@ -3,23 +3,23 @@
 The bare loop (bare.py) is annealed importance sampling written by hand for the one model: the same
 number of density or gradient evaluations, the same random draws, jitted and vmapped, without
 NumPyro. Both must come out within 0.5 of the true log Z1. A ratio of 1 says that the library costs
-nothing; the target is 0.7. Compilation is excluded and reported apart.
+nothing; the target is 0.7. Compilation is excluded and reported separately.
 """
 
 import functools
 import statistics
 from typing import Any, NamedTuple
 
-import bare
 import jax
 import jax.numpy as jnp
 import numpy as np
-import problems
 from jax.scipy.special import logsumexp
-from measure import arguments, interleaved, paired_ratio, precision, show
 
 import estimand as ep
+from benchmarks import bare
+from benchmarks.measure import arguments, interleaved, paired_ratio, precision, show
 from estimand.runtime.compilation import CompilationClock
+from problems import gaussian, sir
 
 
 class Case(NamedTuple):
@@ -34,13 +34,13 @@ class Case(NamedTuple):
 
 
 def cases(quick):
-    y = problems.gaussian.data(10)
+    y = gaussian.data(10)
     for count in (1000, 10_000):
         yield Case(
             f"random walk, Gaussian D=10, {count:,} particles",
-            problems.gaussian.posterior_predictive,
+            gaussian.posterior_predictive,
             y,
-            problems.posterior_predictive_log_z1(10),
+            gaussian.log_z1(10),
             ep.AnIS(
                 num_samples=count,
                 num_temperatures=100,
@@ -54,9 +54,9 @@ def cases(quick):
     count = 200 if quick else 1000
     yield Case(
         f"HMC, SIR, {count:,} particles",
-        problems.sir.sir,
-        problems.sir.DATA,
-        problems.sir.LOG_Z1,
+        sir.sir,
+        sir.DATA,
+        sir.LOG_Z1,
         ep.AnIS(
             num_samples=count,
             schedule=ep.geometric(10),

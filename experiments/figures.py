@@ -18,7 +18,7 @@ from matplotlib.figure import Figure
 from experiments.study import GRADIENT_COST
 
 TABI, ANIS, MCMC, DEFAULT = "TABI + AnIS", "AnIS", "MCMC", "default"
-# The colours that the paper has, in shades that people with any colour vision tell apart.
+# The paper's colours, in shades that are distinguishable with any colour vision.
 COLOURS = {TABI: "#0072b2", ANIS: "#d55e00", MCMC: "#009e73", DEFAULT: "#1a1a1a"}
 OTHER = "#7f3c8d"
 MARKERS = {TABI: "", ANIS: "", MCMC: "s", DEFAULT: "D"}
@@ -31,7 +31,7 @@ NAMES = {
 FIRST_COST = 6
 COST = "cost in the paper's unit (particles of AnIS)"
 ERROR = "relative squared error"
-# Errors above it are off the picture: of a few particles they can be anything.
+# Larger errors are outside of the picture: with a few particles they can be anything.
 MAX_ERROR = 1e3
 EVALUATIONS = "evaluations in all, a gradient counting as 3"
 
@@ -287,6 +287,6 @@ def _device(record: dict, run: dict) -> str:
 
 
 def _statuses(runs: list[dict]) -> str:
-    """How many runs say of themselves that they cannot be trusted, and why."""
+    """How many runs report that they cannot be trusted, and why."""
     counts = Counter(run.get("status", "ok") for run in runs)
     return "".join(f"; {counts[name]} {name}" for name in sorted(counts) if name != "ok")

@@ -1,7 +1,7 @@
 """Every experiment, two at a time: python -m experiments.run_all [--quick].
 
-Each is a process of its own, which can be cut off and goes on where it stopped when it is started
-again. A quick one writes to build/experiments, with one table of all.
+Each runs in its own process, which can be interrupted and resumes where it stopped when it is
+started again. A quick run writes to build/experiments, with one table of all.
 """
 
 from __future__ import annotations

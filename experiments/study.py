@@ -1,8 +1,8 @@
 """What the experiments share: the paper's methods as lines of a plot, and the record of their runs.
 
 A line is a method at growing sizes on a program whose expectation is known. The runs of a study are
-kept in one JSON file, which is written as a whole after every call, so that a study that was cut
-off goes on where it stopped. Figures and tables are drawn from that file alone.
+kept in one JSON file, which is written as a whole after every call, so that an interrupted study
+resumes where it stopped. Figures and tables are drawn from that file alone.
 """
 
 from __future__ import annotations

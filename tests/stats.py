@@ -53,8 +53,9 @@ def _vector(values: ArrayLike, name: str) -> NDArray[np.float64]:
 def mean_scores(samples: NDArray[np.float64], truth: ArrayLike) -> NDArray[np.float64]:
     """Normal scores of the mean along the first axis.
 
-    The t statistic of a skewed sample has a far heavier tail on one side than the normal law.
-    Hall's (1992) cubic transformation removes the skewness to first order and stays monotone.
+    The t statistic of a skewed sample has a far heavier tail on one side than the normal
+    distribution. Hall's (1992) cubic transformation removes the skewness to first order and stays
+    monotone.
     """
     n = samples.shape[0]
     mean = samples.mean(axis=0)
@@ -193,7 +194,7 @@ def assert_standard_errors(
 
 
 def assert_same_law(samples: ArrayLike, cdf: Callable[[NDArray[np.float64]], ArrayLike]) -> None:
-    """Independent samples follow the law with this exact cdf (Kolmogorov-Smirnov)."""
+    """Independent samples follow the distribution with this exact cdf (Kolmogorov-Smirnov)."""
     x = _vector(samples, "samples")
     _spend()
     assert not np.isnan(x).any(), "the samples contain NaN"

@@ -1,110 +1,185 @@
-"""The one-way flow of modules, the core's imports, and the demo."""
+"""Packages in one direction and through their doors, the core's imports, and the demo."""
 
 from __future__ import annotations
 
 import ast
-import re
+import functools
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
+from typing import NamedTuple
 
 import pytest
-from conftest import DEAR
 
 ROOT = Path(__file__).parents[1]
 SOURCE = ROOT / "src" / "estimand"
 
-# Each module imports only from those before it.
-ORDER = (
+# Each package (or single module) imports only from those before it and from itself.
+PACKAGES = (
     "settings",
-    "compilation",
-    "progress",
-    "journal",
-    "interruption",
-    "intervals",
-    "scaled",
-    "expression",
+    "runtime",
+    "model",
     "target",
-    "sites",
-    "program",
-    "coordinates",
     "density",
-    "schedule",
-    "resampling",
     "kernels",
-    "evidence",
-    "annealed",
-    "smc",
-    "bridge",
+    "sampling",
+    "trust",
+    "estimators",
     "methods",
-    "posterior",
-    "posterior_bridge",
-    "mixture",
-    "warp",
-    "laplace",
-    "importance",
-    "proposal",
-    "adaptive",
-    "auto",
-    "origin",
     "record",
-    "resolution",
-    "merge",
-    "goal",
-    "io",
-    "diagnostics",
-    "summary",
     "plots",
-    "report",
+    "view",
     "estimate",
     "cli",
     "__init__",
 )
 # SciPy comes with JAX; it is imported where it is used, not with the package.
 CORE = {"jax", "numpyro", "numpy", "estimand", "scipy"}
-# Optional libraries, and the modules that may import them, inside functions.
+# Optional libraries, and the packages that may import them: inside functions, except for the
+# command line.
 EXTRAS = {
-    "progress": {"rich"},
-    "io": {"xarray"},
-    "estimate": {"xarray"},
-    "summary": {"rich"},
-    "plots": {"matplotlib"},
-    "report": {"matplotlib"},
-    "cli": {"click"},
+    "rich": {"runtime", "view"},
+    "xarray": {"record", "estimate"},
+    "matplotlib": {"plots", "view"},
+    "click": {"cli"},
 }
+# Only `model` runs programs under handlers.
+NUMPYRO = {
+    "numpyro.handlers": {"model"},
+    "numpyro.infer": {"model", "kernels", "sampling"},
+    "numpyro.diagnostics": {"model", "kernels", "sampling"},
+}
+MAX_LINES = 70
+
+FILES = sorted(path for path in SOURCE.rglob("*.py") if "starters" not in path.parts)
 
 
-def imports_of(path: Path) -> set[str]:
-    found: set[str] = set()
-    for node in ast.walk(ast.parse(path.read_text())):
-        if isinstance(node, ast.Import):
-            found.update(alias.name for alias in node.names)
-        elif isinstance(node, ast.ImportFrom):
-            assert node.level == 0, f"{path.name} has a relative import"
-            assert node.module is not None
-            found.add(node.module)
-            if node.module == "estimand":
-                found.update(f"estimand.{alias.name}" for alias in node.names)
-    return found
+class Import(NamedTuple):
+    """`from module import name`; the name is empty for `import module`."""
+
+    file: str
+    line: int
+    module: str
+    name: str
+    is_at_top: bool
+
+    @property
+    def full(self) -> str:
+        return f"{self.module}.{self.name}" if self.name else self.module
+
+    def __str__(self) -> str:
+        return f"{self.file}:{self.line} {self.full}"
 
 
-def test_every_module_has_its_place() -> None:
-    assert {path.stem for path in SOURCE.glob("*.py")} == set(ORDER)
+def label(path: Path) -> str:
+    return path.relative_to(SOURCE).as_posix()
 
 
-@pytest.mark.parametrize("module", ORDER)
-def test_modules_import_only_from_those_above(module: str) -> None:
-    for name in imports_of(SOURCE / f"{module}.py"):
-        if name.startswith("estimand."):
-            assert ORDER.index(name.split(".")[1]) < ORDER.index(module), (module, name)
+@functools.cache
+def imports_of(package: str) -> tuple[Import, ...]:
+    """Everything that the files of a package import."""
+    own = [path for path in FILES if label(path).split("/")[0].removesuffix(".py") == package]
+    return tuple(
+        item
+        for path in own
+        for item in _imports(ast.parse(path.read_text()), label(path), is_at_top=True)
+    )
 
 
-@pytest.mark.parametrize("module", ORDER)
-def test_core_imports_are_few(module: str) -> None:
-    for name in imports_of(SOURCE / f"{module}.py"):
-        top = name.split(".")[0]
-        allowed = CORE | EXTRAS.get(module, set())
-        assert top in allowed or top in sys.stdlib_module_names, (module, name)
+def _imports(node: ast.AST, file: str, *, is_at_top: bool) -> Iterator[Import]:
+    if isinstance(node, ast.Import):
+        for alias in node.names:
+            yield Import(file, node.lineno, alias.name, "", is_at_top)
+    elif isinstance(node, ast.ImportFrom):
+        assert node.level == 0, f"{file} has a relative import"
+        assert node.module is not None
+        for alias in node.names:
+            yield Import(file, node.lineno, node.module, alias.name, is_at_top)
+    is_function = isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
+    is_for_types = isinstance(node, ast.If) and ast.unparse(node.test).endswith("TYPE_CHECKING")
+    for child in ast.iter_child_nodes(node):
+        is_run = is_at_top and not is_function and not is_for_types
+        yield from _imports(child, file, is_at_top=is_run)
+
+
+def entered(item: Import) -> str | None:
+    """The package of this library from which something is imported; None for other libraries."""
+    top, _, rest = item.module.partition(".")
+    if top != "estimand":
+        return None
+    if rest:
+        return rest.split(".")[0]
+    return item.name if item.name in PACKAGES else "__init__"
+
+
+@functools.cache
+def shown(package: str) -> frozenset[str]:
+    """The names in `__all__` at a package's door."""
+    for node in ast.parse((SOURCE / package / "__init__.py").read_text()).body:
+        if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "__all__":
+            return frozenset(ast.literal_eval(node.value))
+    return frozenset()
+
+
+def is_through_the_door(item: Import, package: str) -> bool:
+    """Whether a name comes from the package itself: not from, and not as, an inner module."""
+    if not (SOURCE / package).is_dir() or item.module == "estimand":
+        return True
+    if item.module != f"estimand.{package}":
+        return False
+    folder = SOURCE / package
+    is_module = (folder / f"{item.name}.py").exists() or (folder / item.name).is_dir()
+    return bool(item.name) and (not is_module or item.name in shown(package))
+
+
+def test_every_package_has_its_place() -> None:
+    modules = {path.stem for path in SOURCE.glob("*.py")}
+    folders = {path.parent.name for path in SOURCE.glob("*/__init__.py")}
+    assert modules | folders == set(PACKAGES)
+
+
+@pytest.mark.parametrize("package", PACKAGES)
+def test_packages_import_only_from_those_before(package: str) -> None:
+    later = [
+        str(item)
+        for item in imports_of(package)
+        if (other := entered(item)) and PACKAGES.index(other) > PACKAGES.index(package)
+    ]
+    assert not later, "\n".join(later)
+
+
+@pytest.mark.parametrize("package", PACKAGES)
+def test_packages_are_entered_through_their_doors(package: str) -> None:
+    """`from estimand.kernels import HMC`, not `from estimand.kernels.hmc import HMC`."""
+    around = [
+        str(item)
+        for item in imports_of(package)
+        if (other := entered(item)) and other != package and not is_through_the_door(item, other)
+    ]
+    assert not around, "\n".join(around)
+
+
+@pytest.mark.parametrize("package", PACKAGES)
+def test_core_imports_are_few(package: str) -> None:
+    for item in imports_of(package):
+        top = item.module.split(".")[0]
+        if top in EXTRAS:
+            assert package in EXTRAS[top], str(item)
+            assert package == "cli" or not item.is_at_top, str(item)
+        else:
+            assert top in CORE or top in sys.stdlib_module_names, str(item)
+
+
+@pytest.mark.parametrize("package", PACKAGES)
+def test_only_the_model_knows_handlers(package: str) -> None:
+    found = [
+        str(item)
+        for item in imports_of(package)
+        for module, packages in NUMPYRO.items()
+        if f"{item.full}.".startswith(f"{module}.") and package not in packages
+    ]
+    assert not found, "\n".join(found)
 
 
 def test_import_brings_in_no_extra() -> None:
@@ -121,9 +196,16 @@ def test_import_brings_in_no_extra() -> None:
     assert outputs[0].stdout == outputs[1].stdout
 
 
-def test_files_are_short() -> None:
-    for path in SOURCE.glob("*.py"):
-        assert len(path.read_text().splitlines()) <= 550, path.name
+def test_functions_are_short() -> None:
+    long = {}
+    for path in FILES:
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+                assert node.end_lineno is not None
+                lines = node.end_lineno - node.body[0].lineno + 1
+                if lines > MAX_LINES:
+                    long[f"{label(path)}::{node.name}"] = lines
+    assert not long
 
 
 @pytest.mark.slow
@@ -140,12 +222,3 @@ def test_demo_prints_both_methods_and_the_truth() -> None:
     report = Path(result.stdout.strip().splitlines()[-1].split(": ", 1)[1])
     assert report.is_relative_to(ROOT / "build")
     assert "<svg" in report.read_text()
-
-
-@pytest.mark.parametrize("pattern", DEAR)
-def test_dear_tests_exist(pattern: str) -> None:
-    """A pattern that no test's name begins with would hide nothing and say so nowhere."""
-    file, _, name = pattern.partition("::")
-    defined = re.findall(r"^def (test_\w+)", (ROOT / "tests" / file).read_text(), re.MULTILINE)
-    function = re.compile(name.split(r"\[")[0])
-    assert any(map(function.match, defined))

@@ -1,24 +1,21 @@
-"""The calibration run: what it counts, what fails, that it goes on; its page is current."""
+"""The calibration run: what it counts, what fails, that it resumes; its page is current."""
 
 from __future__ import annotations
 
 import argparse
 import json
-import sys
 from concurrent.futures import Future
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from stats import assert_mean
 
-sys.path.insert(0, str(Path(__file__).parents[1] / "benchmarks"))
-
-import calibration
-import calibration_page as pages
-import calibration_summary as summary
-from calibration_cells import BUDGETS, CELLS, LEFT_OUT, METHODS, Cell, cells, measured
+from benchmarks import calibration
+from benchmarks import calibration_page as pages
+from benchmarks import calibration_summary as summary
+from benchmarks.calibration_cells import BUDGETS, CELLS, LEFT_OUT, METHODS, Cell, cells, measured
+from tests.stats import assert_mean
 
 RECORD = calibration.RESULTS / "calibration.json"
 HERE: dict[str, Any] = {"python": "3", "jax": "0", "numpyro": "0", "numpy": "2"}
@@ -132,7 +129,7 @@ def test_runs_of_a_cell() -> None:
 
 
 @pytest.mark.usefixtures("few_are_enough")
-def test_it_goes_on_where_it_stopped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_it_resumes_where_it_stopped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     journal, made = tmp_path / "journal.jsonl", []
 
     class Inline:

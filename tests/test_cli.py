@@ -11,9 +11,9 @@ from typing import Any
 
 import numpy as np
 import pytest
+from estimand.model.program import Expectation
 
 import estimand as ep
-from estimand.model.program import Expectation
 
 pytest.importorskip("click")
 
@@ -154,7 +154,7 @@ def test_run_prints_json_alone_and_fails_on_no_mass(folder: Path) -> None:
 
 
 @pytest.mark.slow
-def test_compare_puts_three_methods_side_by_side(folder: Path) -> None:
+def test_compare_shows_three_methods_side_by_side(folder: Path) -> None:
     result = invoke(folder, "compare", "model.py:bound", "--max-evaluations", "200000", "--json")
     assert result.exit_code == 0
     read = json.loads(result.stdout)

@@ -1,4 +1,4 @@
-"""A bound program as arrays, against NumPyro's own densities, by hand and by exact laws."""
+"""A bound program as arrays, against NumPyro's densities, by hand and by exact distributions."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ import numpy as np
 import numpyro
 import numpyro.distributions as dist
 import pytest
+from estimand.model.coordinates import Integers
 from hypothesis import given
 from hypothesis import strategies as st
 from jax import lax
@@ -21,12 +22,11 @@ from numpyro.distributions import transforms
 from numpyro.infer import reparam
 from numpyro.infer.util import log_density, potential_energy
 from scipy import stats as laws
-from stats import assert_proportion, assert_same_law, assert_unbiased
 
 import estimand as ep
 from estimand import density as density_module
 from estimand.density import PathPoint, Terms, gradient_mode
-from estimand.model.coordinates import Integers
+from tests.stats import assert_proportion, assert_same_law, assert_unbiased
 
 RTOL = 1e-11
 
@@ -296,7 +296,7 @@ SCALE = [[1.0, 0.2, 0.0], [0.2, 2.0, 0.3], [0.0, 0.3, 1.5]]
 
 
 def _lkj(factor: Any) -> float:
-    """The law of the Cholesky factor, normalised by the product of its rows' beta functions."""
+    """The density of the Cholesky factor, normalised by the product of its rows' beta functions."""
     dimension, concentration = factor.shape[0], 1.5
     total = 0.0
     for row in range(1, dimension):
@@ -359,7 +359,7 @@ def test_log_prior_by_hand(name: str, rng_key: jax.Array) -> None:
 
 
 def test_scale_on_a_latent_is_the_likelihoods() -> None:
-    """The prior stays the law of prior draws, and the scale is made up for in the likelihood.
+    """The prior stays the distribution of prior draws; the likelihood compensates for the scale.
 
     NumPyro's potential energy scales the Jacobian too, which its own `log_density` does not.
     """
@@ -407,7 +407,7 @@ LAWS: dict[str, list[tuple[Statistic, Any]]] = {
     # Of a 4 x 4 correlation with concentration c, (r + 1) / 2 ~ Beta(c + 1, c + 1).
     "correlation": [(lambda v: (v["factor"][:, 1, 0] + 1) / 2, laws.beta(2.5, 2.5))],
     "positive_definite": [(lambda v: v["matrix"][:, 1, 1], laws.chi2(5, scale=2))],
-    # b given a is uniform below a, which for this Gamma law makes b exponential.
+    # b given a is uniform below a, which for this Gamma prior makes b exponential.
     "dependent_bounds": [
         (lambda v: v["a"], laws.gamma(2)),
         (lambda v: v["b"], laws.expon()),
@@ -425,7 +425,7 @@ LAWS: dict[str, list[tuple[Statistic, Any]]] = {
 
 
 def test_prior_draws(name: str, rng_key: jax.Array) -> None:
-    """A draw has the prior's law, and comes with its own terms."""
+    """A draw has the prior distribution, and comes with its own terms."""
     model, args = MODELS[name]
     density = density_of(model, *args).part("gamma1_plus")
 
@@ -443,7 +443,7 @@ def test_prior_draws(name: str, rng_key: jax.Array) -> None:
 
 
 def test_positions_round_trip(rng_key: jax.Array) -> None:
-    """The terms at a site's values are those of the position, but for the Jacobian."""
+    """The terms at a site's values are those of the position, except for the Jacobian."""
     density = density_of(positive, Y)
     for position in positions_of(density, rng_key):
         again, terms = density.terms_at(density.constrain(position))
@@ -739,7 +739,7 @@ def test_gradients(name: str, rng_key: jax.Array, monkeypatch: pytest.MonkeyPatc
 
 
 def test_gradient_where_the_target_is_zero() -> None:
-    """f ≤ 0 has no gradient; with exponent 0 it must not spoil the rest's."""
+    """f ≤ 0 has no gradient; with exponent 0 it must not spoil the other gradients."""
 
     def cube(y: Any) -> Any:
         x = numpyro.sample("x", dist.Normal(0.0, 1.0))
@@ -878,7 +878,7 @@ def _evidences(expectation: ep.Expectation, rng_key: jax.Array, num_samples: int
 
 
 def test_evidence_of_partly_observed_data(rng_key: jax.Array) -> None:
-    """`obs_mask`: the missing element is a latent, and leaves no trace in Z."""
+    """`obs_mask`: the missing element is a latent, and does not change Z."""
 
     def model(y: Any, seen: Any) -> Any:
         x = numpyro.sample("x", dist.Normal(0.0, 1.0))

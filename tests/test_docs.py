@@ -24,8 +24,7 @@ import pytest
 from click.testing import CliRunner
 
 import estimand as ep
-from estimand import cli
-from estimand.plots import all as plots
+from estimand import cli, plots
 
 ROOT = Path(__file__).parents[1]
 PAGES = sorted(
@@ -229,7 +228,7 @@ def test_what_is_named_in_passing_exists() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     makefile = (ROOT / "Makefile").read_text()
     pages = "\n".join((ROOT / page).read_text() for page in PAGES)
-    sources = "\n".join(path.read_text() for path in (ROOT / "src" / "estimand").glob("*.py"))
+    sources = "\n".join(path.read_text() for path in (ROOT / "src" / "estimand").rglob("*.py"))
     targets = set(re.findall(r"`make ([\w-]+)`", pages))
     assert targets
     for target in targets:

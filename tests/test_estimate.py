@@ -12,14 +12,14 @@ import numpy as np
 import numpyro
 import numpyro.distributions as dist
 import pytest
-from stats import assert_coverage
-from truths import IMPROPER, PROBLEMS
 
 import estimand as ep
 from estimand.density import Density
 from estimand.methods.protocol import Figures, Method, Run
 from estimand.methods.tabi import combine
 from estimand.trust.evidence import Evidence, evidence_from_weights
+from problems import IMPROPER, PROBLEMS
+from tests.stats import assert_coverage
 
 
 def bound(name: str) -> ep.Expectation:
@@ -52,8 +52,16 @@ def test_combination_by_hand(seed: int) -> None:
     ("name", "estimator"),
     [
         ("figure1", ep.AnIS(num_samples=1000, num_temperatures=20, redraw=True)),
-        ("half_line", ep.AnIS(num_samples=500, num_temperatures=15)),
-        ("posterior_predictive_2d", ep.AnIS(num_samples=500, num_temperatures=30)),
+        pytest.param(
+            "half_line",
+            ep.AnIS(num_samples=500, num_temperatures=15),
+            marks=pytest.mark.slow,
+        ),
+        pytest.param(
+            "posterior_predictive_2d",
+            ep.AnIS(num_samples=500, num_temperatures=30),
+            marks=pytest.mark.slow,
+        ),
         ("cancellation", ep.ImportanceSampling(num_samples=4000)),
     ],
 )
@@ -418,6 +426,7 @@ def test_keys() -> None:
     assert value(0) == ep.estimate_expectation(expectation, method, throw=False).value
 
 
+@pytest.mark.slow
 def test_log_evidence_of_any_model() -> None:
     problem = PROBLEMS["half_line"]
     expectation = bound("half_line")

@@ -1,4 +1,4 @@
-"""Every program of the hostile table has the outcome that it says, by two methods."""
+"""Every program of the hostile table has its declared outcome, by two methods."""
 
 from __future__ import annotations
 
@@ -7,12 +7,20 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hostile import TABLE, Refused, Right, Row, Told, thousands_of_latents, thousands_of_outputs
-from stats import assert_estimate
 
 import estimand as ep
+from problems.hostile import (
+    TABLE,
+    Refused,
+    Right,
+    Row,
+    Told,
+    thousands_of_latents,
+    thousands_of_outputs,
+)
+from tests.stats import assert_estimate
 
-# Draws from the prior: quick, and right wherever the prior reaches.
+# Draws from the prior: quick, and correct wherever the prior has mass.
 PLAIN = ep.TABI(ep.ImportanceSampling(num_samples=20_000))
 
 

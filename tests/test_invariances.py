@@ -22,10 +22,10 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from numpyro import handlers
 from numpyro.infer.reparam import LocScaleReparam
-from stats import assert_estimate
-from truths import PROBLEMS
 
 import estimand as ep
+from problems import PROBLEMS
+from tests.stats import assert_estimate
 
 Y = np.array([0.8, -0.3, 1.9, 0.4, 1.1])
 # The posterior of the mean of Y under N(0, 1).
@@ -43,7 +43,7 @@ METHODS = {
 
 @pytest.fixture(autouse=True)
 def relaxed_ranks() -> Iterator[None]:
-    """NumPyro's own laws promote ranks in batches."""
+    """NumPyro's own distributions promote ranks in batches."""
     with jax.numpy_rank_promotion("allow"):
         yield
 
@@ -60,7 +60,9 @@ def estimate(model: Callable, *args: Any, method: Any = None, key: int = 0) -> e
     )
 
 
-def same(one: ep.Estimate, other: ep.Estimate, factor: float = 1.0, shift: float = 0.0) -> None:
+def assert_same(
+    one: ep.Estimate, other: ep.Estimate, factor: float = 1.0, shift: float = 0.0
+) -> None:
     """The other estimate is factor · one + shift with its error, up to rounding."""
     value, error = float(one.value), float(one.standard_error)
     np.testing.assert_allclose(
@@ -70,7 +72,7 @@ def same(one: ep.Estimate, other: ep.Estimate, factor: float = 1.0, shift: float
     assert one.status is other.status
 
 
-def right(result: ep.Estimate, truth: float) -> None:
+def assert_right(result: ep.Estimate, truth: float) -> None:
     """The estimate is ok and agrees with the truth by its own error."""
     figures = result.run.figures[0]
     assert result.status is ep.Status.ok, str(result)
@@ -110,7 +112,7 @@ def test_units_of_the_target(name: str, exponent: int) -> None:
     """Dollars or cents, or far beyond what squares of f could hold."""
     one = estimate(scaled, Y, 1.0, 0.0, method=METHODS[name])
     other = estimate(scaled, Y, 10.0**exponent, 0.0, method=METHODS[name])
-    same(one, other, factor=10.0**exponent)
+    assert_same(one, other, factor=10.0**exponent)
 
 
 @pytest.mark.slow
@@ -118,7 +120,7 @@ def test_units_of_the_target(name: str, exponent: int) -> None:
     ("factor", "shift"), [(-3.7, 1.2), (1e-250, 0.0), (1e250, 0.0), (2.0, 50.0)]
 )
 def test_default_is_linear(factor: float, shift: float) -> None:
-    right(estimate(scaled, Y, factor, shift), factor * SECOND_MOMENT + shift)
+    assert_right(estimate(scaled, Y, factor, shift), factor * SECOND_MOMENT + shift)
 
 
 @pytest.mark.slow
@@ -155,6 +157,7 @@ def test_outputs_by_position_and_by_name(name: str) -> None:
 names = st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=12)
 
 
+@pytest.mark.slow
 @given(first=names, second=names, observed=names)
 @settings(max_examples=5)
 def test_names_of_sites(first: str, second: str, observed: str) -> None:
@@ -172,24 +175,26 @@ def test_names_of_sites(first: str, second: str, observed: str) -> None:
     method = METHODS["TABI"]
     one = estimate(model("x", "s", "y"), Y, method=method)
     other = estimate(model(first, second, observed), Y, method=method)
-    same(one, other)
+    assert_same(one, other)
     assert set(other.samples()) == {first, second}
     str(other.summary())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", METHODS)
 @given(order=st.permutations(range(len(Y))))
 @settings(max_examples=10)
 def test_order_of_data(name: str, order: list[int]) -> None:
     one = estimate(scaled, Y, 1.0, 0.0, method=METHODS[name])
-    same(one, estimate(scaled, Y[np.array(order)], 1.0, 0.0, method=METHODS[name]))
+    assert_same(one, estimate(scaled, Y[np.array(order)], 1.0, 0.0, method=METHODS[name]))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "estimator",
     [
         pytest.param(IMPORTANCE, id="importance"),
-        pytest.param(ANNEALED, id="annealing", marks=pytest.mark.slow),
+        pytest.param(ANNEALED, id="annealing"),
     ],
 )
 @given(size=st.integers(1, 500))
@@ -197,7 +202,7 @@ def test_order_of_data(name: str, order: list[int]) -> None:
 def test_one_batch_or_many(estimator: Any, size: int) -> None:
     many = dataclasses.replace(estimator, batch_size=size)
     one = estimate(scaled, Y, 1.0, 0.0, method=ep.TABI(estimator))
-    same(one, estimate(scaled, Y, 1.0, 0.0, method=ep.TABI(many)))
+    assert_same(one, estimate(scaled, Y, 1.0, 0.0, method=ep.TABI(many)))
 
 
 # Other models of the same thing ------------------------------------------------------------------
@@ -223,13 +228,13 @@ def with_extra(law: Any) -> Callable:
 @pytest.mark.parametrize("extra", EXTRAS)
 def test_an_irrelevant_latent_changes_no_draw(extra: str) -> None:
     one = estimate(scaled, Y, 1.0, 0.0, method=METHODS["TABI"])
-    same(one, estimate(with_extra(EXTRAS[extra]), Y, method=METHODS["TABI"]))
+    assert_same(one, estimate(with_extra(EXTRAS[extra]), Y, method=METHODS["TABI"]))
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("extra", EXTRAS)
 def test_an_irrelevant_latent_by_default(extra: str) -> None:
-    right(estimate(with_extra(EXTRAS[extra]), Y), SECOND_MOMENT)
+    assert_right(estimate(with_extra(EXTRAS[extra]), Y), SECOND_MOMENT)
 
 
 def hierarchy(y: Any) -> Any:
@@ -257,14 +262,14 @@ def test_reparametrisation_leaves_prior_draws_as_they_are(centered: float) -> No
     """LocScaleReparam makes the same normal draws and shifts them another way."""
     one = estimate(hierarchy, Y, method=METHODS["TABI"])
     assert one.value > 0
-    same(one, estimate(reparametrised(centered), Y, method=METHODS["TABI"]))
+    assert_same(one, estimate(reparametrised(centered), Y, method=METHODS["TABI"]))
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("centered", [None, 0.0, 0.5])
 def test_reparametrisation_by_default(centered: float | None) -> None:
     model = hierarchy if centered is None else reparametrised(centered)
-    right(estimate(model, Y), _hierarchy_truth())
+    assert_right(estimate(model, Y), _hierarchy_truth())
 
 
 # Precision and methods ---------------------------------------------------------------------------
@@ -306,7 +311,7 @@ def test_default_in_single_and_double_precision(name: str, is_double: bool) -> N
     assert isinstance(problem.value, float)
     with jax.enable_x64(is_double):
         result = estimate(problem.model, *problem.args)
-    right(result, problem.value)
+    assert_right(result, problem.value)
 
 
 @pytest.mark.slow
@@ -321,4 +326,4 @@ def test_target_aware_and_plain_agree_on_an_easy_target() -> None:
             ep.SelfNormalised(ep.ImportanceSampling(num_samples=20_000)),
         ):
             result = estimate(scaled, Y + shift, 1.0, 0.0, method=method, key=number)
-            right(result, mean**2 + VARIANCE)
+            assert_right(result, mean**2 + VARIANCE)

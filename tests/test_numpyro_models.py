@@ -1,7 +1,8 @@
-"""Models in the manner of NumPyro's documentation, through the default method.
+"""Models in the style of NumPyro's documentation, estimated by the default method.
 
-Right where the truth is known; elsewhere honest: what is called ok agrees with NumPyro's NUTS,
-and what is not ok is called so by name and has no narrow interval away from the reference.
+Where the truth is known the estimates must be correct. Elsewhere, estimates with status ok agree
+with NumPyro's NUTS, and the others report a status and have no narrow interval away from the
+reference.
 """
 
 from __future__ import annotations
@@ -13,15 +14,16 @@ from typing import Any, NamedTuple
 
 import jax
 import numpy as np
-import numpyro_models as models
-import numpyro_truths as truths
 import pytest
 from numpyro import handlers
 from numpyro.diagnostics import effective_sample_size, split_gelman_rubin
 from numpyro.infer import MCMC, NUTS
-from stats import assert_estimate
 
 import estimand as ep
+from problems import numpyro_models as models
+from problems import numpyro_truths as truths
+from tests.parameters import product
+from tests.stats import assert_estimate
 
 NARROW = 0.015
 
@@ -53,7 +55,6 @@ KNOWN = {
     "change_point": Case((models.ACCIDENTS,), must_be_ok=False),
     "shells": Case(()),
 }
-FAST = ("censored_lifetimes", "zero_inflated", "mixture", "change_point")
 COMPARED = {
     "admissions": tuple(models.ADMISSIONS.values()),
     "neural_network": (models.NET_X, models.NET_Y),
@@ -64,7 +65,7 @@ COMPARED = {
 
 @pytest.fixture(autouse=True)
 def relaxed_ranks() -> Iterator[None]:
-    """NumPyro's own laws promote ranks, and so do those who use it."""
+    """NumPyro's own distributions promote ranks, and so do models written for it."""
     with jax.numpy_rank_promotion("allow"):
         yield
 
@@ -74,41 +75,39 @@ def estimate(name: str, args: tuple) -> ep.Estimate:
     return ep.estimate_expectation(expectation, throw=False, progress_bar=False)
 
 
-def agree(result: ep.Estimate, truth: float, error: float = 0.0) -> None:
+def assert_agrees(result: ep.Estimate, truth: float, error: float = 0.0) -> None:
     """The estimate is the truth, which is itself known up to a standard error."""
     figures = result.run.figures[0]
     both = math.hypot(figures.standard_error, error)
     assert_estimate(figures.value, both, truth, degrees=figures.degrees)
 
 
-def is_honest(result: ep.Estimate, truth: float, error: float = 0.0) -> None:
+def assert_honest(result: ep.Estimate, truth: float, error: float = 0.0) -> None:
     """An estimate that is ok, or that claims to be narrow, agrees; all others say why."""
     figures = result.run.figures[0]
     is_narrow = figures.standard_error < NARROW * abs(figures.value)
     if result.status or is_narrow:
-        agree(result, truth, error)
+        assert_agrees(result, truth, error)
     else:
         assert result.status.name in str(result)
 
 
-@pytest.mark.parametrize(
-    "name", [name if name in FAST else pytest.param(name, marks=pytest.mark.slow) for name in KNOWN]
-)
+@pytest.mark.parametrize("name", product(KNOWN, slow=lambda name: name != "censored_lifetimes"))
 def test_where_the_truth_is_known(name: str) -> None:
     case, truth = KNOWN[name], truths.TRUTHS[name]()
     result = estimate(name, case.args)
     if case.must_be_ok:
         assert result.status is ep.Status.ok, str(result)
-        agree(result, truth)
+        assert_agrees(result, truth)
     else:
-        is_honest(result, truth)
+        assert_honest(result, truth)
 
 
 @pytest.mark.slow
 def test_horseshoe() -> None:
     truth, error = truths.horseshoe()
     assert error < 0.01 * truth
-    is_honest(estimate("horseshoe", (models.COVARIATES, models.RESPONSE)), truth, error)
+    assert_honest(estimate("horseshoe", (models.COVARIATES, models.RESPONSE)), truth, error)
 
 
 def by_nuts(model: Callable, args: tuple, rng_key: jax.Array) -> tuple[float, float]:
@@ -141,7 +140,7 @@ def by_nuts(model: Callable, args: tuple, rng_key: jax.Array) -> tuple[float, fl
 @pytest.mark.parametrize("name", COMPARED)
 def test_where_only_a_sampler_can_tell(name: str, rng_key: jax.Array) -> None:
     reference = by_nuts(getattr(models, name), COMPARED[name], rng_key)
-    is_honest(estimate(name, COMPARED[name]), *reference)
+    assert_honest(estimate(name, COMPARED[name]), *reference)
 
 
 def test_flat_cut_points_are_refused_by_name() -> None:
@@ -151,7 +150,7 @@ def test_flat_cut_points_are_refused_by_name() -> None:
 
 
 def test_truths_are_those_of_finer_grids(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The quadratures have settled: half as many nodes again give the same."""
+    """The quadratures have converged: 50 % more nodes give the same."""
     names = ("zero_inflated", "survival", "imputation", "capture_recapture", "shells")
     before = {name: truths.TRUTHS[name]() for name in names}
     coarse = truths.legendre

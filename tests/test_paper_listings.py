@@ -17,9 +17,9 @@ import pytest
 from numpyro.diagnostics import effective_sample_size
 from numpyro.infer import MCMC, NUTS
 from numpyro.infer.util import log_density
-from truths import PROBLEMS
 
 import estimand as ep
+from problems import PROBLEMS
 
 STANDARD_ERRORS = 5.0
 

@@ -1,4 +1,4 @@
-"""The benchmarks' peers are used rightly: the same problems, honest counts, an honest table."""
+"""The benchmarks' peers are used correctly: the same problems, correct counts and table."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ from typing import Any
 import jax
 import numpy as np
 import pytest
-import stats
 from numpyro import handlers
 from numpyro.infer.util import potential_energy
 
@@ -19,6 +18,7 @@ from benchmarks.peers.density import Density, plain
 from benchmarks.peers.problems import ALL
 from benchmarks.peers.protocol import log_mean_exp, ratio
 from benchmarks.peers.table import MODULES, PROBLEMS
+from tests import stats
 
 PACKAGE = Path(__file__).parents[1] / "benchmarks" / "peers"
 
@@ -102,6 +102,7 @@ def test_prior_importance_sampling_with_data(seed: int) -> None:
     stats.assert_mean(values / problem.value, 1.0)
 
 
+@pytest.mark.slow
 def test_numpyro_nuts_counts_its_warmup(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(numpyro_nuts, "NUM_WARMUP", 50)
     outcome = numpyro_nuts.PEERS["numpyro_nuts"].prepare(ALL["four_branch"])(100, seed)
@@ -174,13 +175,13 @@ def test_what_saw_nothing_or_failed() -> None:
     assert summary.summary(_row("prior", [None]), 1.0) is None
 
 
-def test_a_peer_that_will_not_import_is_a_row() -> None:
+def test_a_peer_that_does_not_import_is_a_row() -> None:
     row = {"problem": "sir", "peer": "tfp_ais", "runs": [], "trouble": "error: ImportError: no"}
     assert summary.cells(row | {"summary": None})[:2] == ["tfp_ais", "error: ImportError: no"]
 
 
 @pytest.mark.slow
-def test_a_cell_in_a_process_of_its_own() -> None:
+def test_a_cell_in_its_own_process() -> None:
     options = type("Options", (), {"limit": 300})
     found, trouble = sweep.lines(
         options, "four_branch", "prior", "--seeds", 2, "--budget", 50_000, "--cpu-seconds", 60

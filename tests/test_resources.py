@@ -24,18 +24,19 @@ import numpy as np
 import numpyro
 import numpyro.distributions as dist
 import pytest
-from stats import assert_estimate
-from truths import figure1
 
 import estimand as ep
 from estimand.methods.adaptive import draws as importance
 from estimand.methods.adaptive.draws import Draws
 from estimand.runtime.compilation import CompilationClock
 from estimand.runtime.progress import Progress, listening
+from problems.figure1 import figure1
+from tests.stats import assert_estimate
 
 QUICK = ep.TABI(ep.ImportanceSampling(num_samples=500))
 
 
+ROOT = Path(__file__).parents[1]
 cube = ep.expectation(figure1)
 
 
@@ -56,7 +57,7 @@ def estimate(method: Any = QUICK, y: float = 2.0, **options: Any) -> ep.Estimate
 
 
 def working_memory(estimator: Any) -> int:
-    """Bytes that XLA says the compiled estimator needs beside its arguments and results."""
+    """Bytes that XLA says the compiled estimator needs in addition to its arguments and results."""
     density = ep.Density.of(wide(0.5)).part("gamma1_plus")
     compiled = jax.jit(estimator.estimate).lower(jax.random.key(0), density).compile()
     analysis: Any = compiled.memory_analysis()
@@ -84,12 +85,11 @@ def test_draws_end_where_they_would_fill_the_memory(monkeypatch: pytest.MonkeyPa
 
 
 PEAK = """
-import resource, sys
+import resource
 import jax
 jax.config.update("jax_enable_x64", True)
-sys.path.insert(0, sys.argv[1])
 import estimand as ep
-from test_resources import wide
+from tests.test_resources import wide
 
 def run(batch_size):
     sampler = ep.ImportanceSampling(num_samples=2_000, batch_size=batch_size)
@@ -104,7 +104,7 @@ print(run(50), run(100), run(None))
 @pytest.mark.slow
 def test_batch_size_bounds_the_peak_of_a_process() -> None:
     """In megabytes: 50 more rows of 10,000 numbers are 4, all 2,000 rows are 160."""
-    done = in_a_process(PEAK, str(Path(__file__).parent))
+    done = in_a_process(PEAK)
     before, batches, whole = map(float, done.stdout.split())
     assert batches - before < 80
     assert whole - batches > 80
@@ -112,7 +112,11 @@ def test_batch_size_bounds_the_peak_of_a_process() -> None:
 
 def in_a_process(code: str, *arguments: str) -> subprocess.CompletedProcess:
     done = subprocess.run(
-        [sys.executable, "-c", code, *arguments], capture_output=True, text=True, timeout=600
+        [sys.executable, "-c", code, *arguments],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=600,
     )
     assert done.returncode == 0, done.stderr[-3000:]
     return done
@@ -136,7 +140,7 @@ def num_objects() -> int:
     """Python objects that are alive.
 
     JAX keeps a dead weak reference of 72 bytes whenever it traces the logarithm of a constant, as
-    in the density of a normal law; these are not counted.
+    in the density of a normal distribution; these are not counted.
     """
     gc.collect()
     return sum(not isinstance(item, weakref.ref) for item in gc.get_objects())
@@ -155,7 +159,7 @@ def peak_memory() -> float:
 def test_a_budget_of_seconds_is_kept(goal: float) -> None:
     """An error that is not reached in that time; compilation is within the budget.
 
-    Where more draws are hopeless the time is not used up.
+    Where more draws cannot help, the time is not used up.
     """
     method = ep.Auto(relative_error=goal, max_evaluations=10**12, max_seconds=30.0)
     started = time.monotonic()
@@ -196,7 +200,7 @@ def test_ctrl_c_returns_what_is_known(stage: str, count: int) -> None:
 
 
 def test_an_interrupted_run_is_not_enough_by_itself() -> None:
-    """It did not come to look for missed modes; a further run does."""
+    """It was stopped before it looked for missed modes; another run does so."""
     with listening(Interrupt("integrating", 2)):
         first = estimate(ep.Auto())
     assert first.standard_error < 0.025
@@ -221,7 +225,7 @@ def test_ctrl_c_before_anything_is_known() -> None:
 
 
 def test_ctrl_c_with_a_checkpoint_keeps_the_file(tmp_path: Path) -> None:
-    """The same call goes on; nothing half-done is given out as the result."""
+    """The same call resumes; nothing partial is returned as the result."""
     path, method = tmp_path / "run.est", ep.Auto(max_evaluations=50_000)
     with listening(Interrupt("fitting")), pytest.raises(KeyboardInterrupt):
         estimate(method, checkpoint=path)
@@ -239,7 +243,7 @@ def test_ctrl_c_while_refining_keeps_the_estimate() -> None:
 
 @pytest.mark.slow
 def test_a_later_route_that_is_interrupted_leaves_the_earlier_figures() -> None:
-    """The mixture cannot reach the error; the islands after it are cut off."""
+    """The mixture cannot reach the error; the islands after it are interrupted."""
     method = ep.Auto(relative_error=1e-9, max_evaluations=1_000_000)
     with listening(Interrupt("by SMC")):
         result = estimate(method)
@@ -249,14 +253,12 @@ def test_a_later_route_that_is_interrupted_leaves_the_earlier_figures() -> None:
 
 
 SIGNALLED = """
-import sys
 import jax
 jax.config.update("jax_enable_x64", True)
-sys.path.insert(0, sys.argv[1])
 import signal
 import estimand as ep
-from estimand.progress import listening
-from test_resources import cube
+from estimand.runtime.progress import listening
+from tests.test_resources import cube
 
 # Shells start background jobs with the signal ignored.
 signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -274,8 +276,8 @@ print(result.to_json(), flush=True)
 
 @pytest.mark.slow
 def test_a_signal_ends_a_run_with_its_estimate() -> None:
-    arguments = [sys.executable, "-c", SIGNALLED, str(Path(__file__).parent)]
-    with subprocess.Popen(arguments, stdout=subprocess.PIPE, text=True) as child:
+    arguments = [sys.executable, "-c", SIGNALLED]
+    with subprocess.Popen(arguments, cwd=ROOT, stdout=subprocess.PIPE, text=True) as child:
         assert child.stdout is not None
         for _ in range(2):
             assert "±" in child.stdout.readline()
@@ -348,9 +350,8 @@ SAME = """
 import sys
 import jax
 jax.config.update("jax_enable_x64", True)
-sys.path.insert(0, sys.argv[1])
-from test_resources import estimate
-result = estimate(rng_key=int(sys.argv[2]))
+from tests.test_resources import estimate
+result = estimate(rng_key=int(sys.argv[1]))
 print(result.value.hex(), result.standard_error.hex())
 """
 
@@ -359,9 +360,11 @@ print(result.value.hex(), result.standard_error.hex())
 def test_processes_give_the_same_as_one_after_another() -> None:
     flags = os.environ["XLA_FLAGS"]
     assert flags  # the children compile as this process does
-    commands = [[sys.executable, "-c", SAME, str(Path(__file__).parent), str(k)] for k in range(3)]
     children = [
-        subprocess.Popen(command, stdout=subprocess.PIPE, text=True) for command in commands
+        subprocess.Popen(
+            [sys.executable, "-c", SAME, str(k)], cwd=ROOT, stdout=subprocess.PIPE, text=True
+        )
+        for k in range(3)
     ]
     texts = [child.communicate(timeout=600)[0].split() for child in children]
     for k, (value, error) in enumerate(texts):

@@ -23,7 +23,7 @@ import estimand as ep
 from estimand.record import storage as records
 from estimand.record.record import Contents
 
-SOURCE = Path(records.__file__).parent
+SOURCE = Path(ep.__file__).parent
 
 
 class Malice:
@@ -62,7 +62,7 @@ def evil_array(marker: Path) -> bytes:
 
 
 def test_the_malice_works(tmp_path: Path) -> None:
-    """Otherwise the tests below would show nothing."""
+    """Otherwise the tests below would prove nothing."""
     marker = tmp_path / "was-here"
     pickle.loads(pickle.dumps(Malice(marker)))
     assert marker.exists()
@@ -71,7 +71,7 @@ def test_the_malice_works(tmp_path: Path) -> None:
 
 
 def test_a_record_with_a_pickle_in_it_is_refused(tmp_path: Path) -> None:
-    """A record that is right in all else, its checksum too."""
+    """A record that is valid in everything else, including its checksum."""
     marker, path = tmp_path / "was-here", tmp_path / "evil.est"
     content, arrays = records._encode(estimate())
     whole = records._archive(content, arrays)
@@ -100,7 +100,7 @@ def test_a_pickle_is_no_record_and_no_checkpoint(tmp_path: Path) -> None:
 
 def test_no_module_can_unpickle_or_evaluate_text() -> None:
     """The command line runs the one file that it is given, by the import system."""
-    for path in SOURCE.glob("*.py"):
+    for path in SOURCE.rglob("*.py"):
         tree = ast.parse(path.read_text())
         for node in ast.walk(tree):
             if isinstance(node, ast.Import | ast.ImportFrom):

@@ -1,4 +1,4 @@
-"""Each statistical assertion accepts a right toy and rejects named mutants.
+"""Each statistical assertion accepts a correct toy and rejects named mutants.
 
 The toy is importance sampling of a normal mean: x ~ N(0, 1), y | x ~ N(x, 1), y = 1, proposals
 from q = N(0.4, 1), so Z2 = N(1; 0, 2) and the posterior is N(1/2, 1/2).
@@ -13,11 +13,12 @@ from typing import Any
 
 import numpy as np
 import pytest
-import stats
 from numpy.typing import NDArray
 from scipy import special
 from scipy import stats as laws
-from stats import (
+
+from tests import stats
+from tests.stats import (
     assert_coverage,
     assert_error_rate,
     assert_estimate,
@@ -102,7 +103,7 @@ def one_percent_high(rng: np.random.Generator) -> Array:
 
 
 def resampled_twice(rng: np.random.Generator) -> Array:
-    """The best of two runs: every run looks right, the selection is not."""
+    """The best of two runs: every run looks correct, the selection is not."""
     return log_mean(importance(rng, 1000, 1000)[1]).reshape(500, 2).max(axis=1)
 
 
@@ -222,7 +223,7 @@ def test_coverage_rejects_too_wide_intervals_and_nan(rng: np.random.Generator) -
         assert_coverage(x - 1, x[1:], 0.0, 0.68)
 
 
-# Laws, means and proportions ---------------------------------------------------------------------
+# Distributions, means and proportions ------------------------------------------------------------
 
 
 def metropolis(rng: np.random.Generator, power: float, drift: float = 0.0) -> Array:
@@ -421,7 +422,7 @@ def test_false_alarms_keep_the_declared_rate(
     rng: np.random.Generator,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """At an ALPHA large enough to count, right toys fail no more often than it says.
+    """At an ALPHA large enough to count, correct toys fail no more often than it says.
 
     The margin of a third is for the approximations in the tests of means and standard errors.
     """

@@ -1,4 +1,4 @@
-"""One problem with one peer, in a process of its own: prints a line of JSON for each thing known.
+"""One problem with one peer, in its own process: prints a line of JSON for each result.
 
 Small runs find the size that the budget pays for; then come the runs of all seeds.
 """
@@ -20,7 +20,7 @@ PILOT_SEED = 1_000_000
 
 
 class Clock:
-    """Seconds since it was last read: of the wall, and of the processor (compilers included)."""
+    """Wall-clock and CPU seconds since it was last read (compilers included)."""
 
     def __init__(self):
         self._last = self._now()

@@ -1,4 +1,4 @@
-"""A NumPyro model as functions of flat arrays, by NumPyro's own means alone."""
+"""A NumPyro model as functions of flat arrays, with NumPyro's own functions only."""
 
 import functools
 

@@ -1,16 +1,14 @@
 """The problems: a NumPyro model each, its truth, and its target written as a logarithm.
 
-Models and truths are the test suite's. The logarithm of the target is what a user of another
-library writes by hand, where the plain value would underflow; a test compares it with the model's
-return value. Hierarchical models are given to the peers in the non-centred form that their
-documentation recommends; estimand gets the model as it stands.
+Models and truths are those of the package `problems`. The logarithm of the target is what a user of
+another library writes by hand, where the plain value would underflow; a test compares it with the
+model's return value. Hierarchical models are given to the peers in the non-centred form that their
+documentation recommends; estimand gets the model unchanged.
 """
 
 import functools
 import math
-import sys
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import jax
@@ -19,15 +17,12 @@ import numpyro.distributions as dist
 from numpyro.handlers import reparam
 from numpyro.infer.reparam import LocScaleReparam
 
+from problems import PROBLEMS as TRUTHS
+from problems.eight_schools import eight_schools
+from problems.radon import LIMIT, SHARPNESS
+from problems.sir import RECOVERY
+
 jax.config.update("jax_enable_x64", True)
-ROOT = Path(__file__).parents[2]
-sys.path[:0] = [str(ROOT), str(ROOT / "tests")]
-
-from truths import PROBLEMS as TRUTHS
-from truths_applied import eight_schools
-
-from experiments.radon.model import LIMIT, SHARPNESS
-from experiments.sir.model import RECOVERY
 
 
 class Problem(NamedTuple):

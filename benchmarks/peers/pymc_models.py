@@ -12,8 +12,8 @@ import pytensor.tensor as pt
 from pytensor import wrap_jax
 
 from benchmarks.peers.protocol import LOG_SMALLEST
-from experiments.radon.model import CODE, LIMIT, SHARPNESS
-from experiments.sir.model import RECOVERY, new_infections
+from problems.radon import CODE, LIMIT, SHARPNESS
+from problems.sir import RECOVERY, new_infections
 
 
 def build(problem, sign=None):

@@ -8,7 +8,7 @@ from benchmarks.measure import parser, read_results, show
 from benchmarks.peers.table import OURS, PROBLEMS
 
 ASKED = 1e-4
-# Beyond this squared error a median says what was not seen, and 1/N no longer holds.
+# Beyond this squared error the median run saw nothing, and 1/N no longer holds.
 UNSEEN = 0.25
 NO_MASS = 1e-6
 PAGE = Path(__file__).parents[2] / "docs" / "peers.md"

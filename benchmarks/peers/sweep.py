@@ -1,12 +1,13 @@
 """Other libraries on the same problems, given the evaluations that the default method took.
 
-Each problem with each peer runs in a process of its own: small runs say what the budget pays for,
-then come the seeds. A peer gets as many evaluations as the default method took in the median, but
-at most its seconds, so slow peers get fewer. A process that goes past --limit is ended, and
-what it had stands. The record keeps every run, and what it has is not run again (--again does).
+Each problem with each peer runs in its own process: small runs determine the size that the budget
+pays for, then come the seeds. A peer gets as many evaluations as the default method took in the
+median, but at most its seconds, so slow peers get fewer. A process that exceeds --limit is stopped,
+and its results so far are kept. The record keeps every run; what it has is not run again without
+--again.
 
-Seconds are of the processor (all threads together), which other work on the machine disturbs less
-than those of the wall; the record has both. Cold is a first run in a fresh process, compilation
+Seconds are CPU time (all threads together), which other work on the machine disturbs less than wall
+time; the record has both. Cold is a first run in a fresh process, compilation
 included, without imports; warm is the median of the later ones. "For 1 %" is a median squared
 relative error of 1e-4: for estimand what was measured, for the peers extrapolated as 1/N, marked ~,
 which flatters those with a warm-up. `python -m benchmarks.peers.summary` prints the record as
@@ -31,7 +32,7 @@ RECORD = "peers"
 
 
 def lines(options, *arguments):
-    """What a cell says until it ends or is ended, and how it ended."""
+    """What a cell prints until it ends or is stopped, and how it ended."""
     command = [sys.executable, "-m", "benchmarks.peers.cell", "--limit", options.limit, *arguments]
     path = os.pathsep.join((str(ROOT), str(ROOT / "src")))
     process = subprocess.run(

@@ -9,28 +9,27 @@ import numpy as np
 
 import estimand as ep
 from experiments import figures
-from experiments.banana import truth
-from experiments.banana.model import banana
 from experiments.figures import ANIS, DEFAULT, MCMC, TABI
 from experiments.study import Annealed, Chains, Default, Line, Study
+from problems import banana
 
 PAPER = ep.AnIS(schedule=ep.geometric(200), kernel=ep.RandomWalk(scale=1.0))
 
 
 @functools.cache
 def expectation() -> ep.Expectation:
-    return ep.expectation(banana)()
+    return ep.expectation(banana.banana)()
 
 
 def line(arm, full, quick, smoke):
     plans = {"full": full, "quick": quick, "smoke": smoke}
-    return Line(arm, expectation, truth.EXPECTATION, plans)
+    return Line(arm, expectation, banana.EXPECTATION, plans)
 
 
 def density(_: str) -> dict:
     """The density on a grid, and where the target is cut."""
     x1, x2 = np.linspace(-15, 15, 91), np.linspace(-15, 10, 76)
-    log_gamma = truth.log_gamma(x1[:, None], x2) - truth.LOG_Z2
+    log_gamma = banana.log_gamma(x1[:, None], x2) - banana.LOG_Z2
     values = [[float(f"{v:.3g}") for v in row] for row in np.exp(log_gamma.T)]
     return {"x1": x1.tolist(), "x2": x2.tolist(), "density": values, "cut": -5.0}
 

@@ -8,9 +8,8 @@ import math
 import estimand as ep
 from experiments import figures
 from experiments.figures import ANIS, DEFAULT, MCMC, TABI
-from experiments.gaussian import truth
-from experiments.gaussian.model import data, posterior_predictive
 from experiments.study import Annealed, Chains, Default, Line, Study
+from problems import gaussian
 
 # The authors' code proposes with standard deviation ½ and makes four moves at each temperature;
 # the paper's text says covariance ½ and five.
@@ -20,12 +19,12 @@ TEXT = ep.AnIS(num_temperatures=100, num_steps=5, kernel=ep.RandomWalk(scale=mat
 
 @functools.cache
 def expectation() -> ep.Expectation:
-    return ep.expectation(posterior_predictive)(data())
+    return ep.expectation(gaussian.posterior_predictive)(gaussian.data())
 
 
 def line(arm, full, quick, smoke):
     plans = {"full": full, "quick": quick, "smoke": smoke}
-    return Line(arm, expectation, truth.expectation(), plans)
+    return Line(arm, expectation, gaussian.expectation(), plans)
 
 
 STUDY = Study(

@@ -7,9 +7,8 @@ import functools
 import estimand as ep
 from experiments import figures
 from experiments.figures import ANIS, DEFAULT, MCMC, TABI
-from experiments.radon.model import load, radon
-from experiments.radon.truth import EXPECTATION
 from experiments.study import Annealed, Chains, Default, Line, Study
+from problems.radon import EXPECTATION, load, radon
 
 PAPER = ep.AnIS(schedule=ep.geometric(200), kernel=ep.NUTS(step_size=0.044))
 

@@ -13,8 +13,8 @@ from numpyro import infer
 import estimand as ep
 from experiments import figures
 from experiments.figures import ANIS, DEFAULT, MCMC, TABI
-from experiments.sir.model import DATA, EXPECTATION, sir
 from experiments.study import Annealed, Chains, Default, Line, Study
+from problems.sir import DATA, EXPECTATION, sir
 
 # The kernel moves in the model's own coordinates, as in the authors' code: prior draws beyond the
 # bounds are drawn again.

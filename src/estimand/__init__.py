@@ -1,31 +1,49 @@
-"""Expectation programming for Python: write a program, get the expectation of what it returns."""
+"""Expectation programming for Python: write a program, get the expectation of what it returns.
+
+The rooms, in the order in which data flow through them; each imports only from those above it:
+
+    settings     what all settings share
+    runtime/     what a run is carried by: tasks, checkpoint, progress, interruption, clock
+    model/       how a model is stated: the protocol, and the NumPyro program
+    target/      what a return expression says about itself
+    density      a model with its data as arrays: γ, γf⁺ or γf⁻
+    kernels/     Markov kernels, a file for each
+    sampling/    machinery that estimators and methods share
+    trust/       what a number stands on, and whether that is enough
+    estimators/  Z of one density, a file for each
+    methods/     E[f], a file for each; the default is `auto`
+    record/      what is kept: storage, merging, provenance, export
+    plots/       plots of a record, a file for each
+    view/        diagnosis, tables, report
+    estimate     the entry points
+    cli          the command line
+"""
 
 from estimand.density import Density
-from estimand.estimate import Estimate, EstimationError, estimate_expectation, load, log_evidence
-from estimand.estimators.annealed import AnIS
-from estimand.estimators.bridge import BridgeSampling
-from estimand.estimators.importance import ImportanceSampling
-from estimand.estimators.smc import SMC
-from estimand.kernels.hmc import HMC
-from estimand.kernels.independent_t import IndependentT
-from estimand.kernels.mala import MALA
-from estimand.kernels.nuts import NUTS
-from estimand.kernels.random_walk import RandomWalk
-from estimand.methods.adaptive.method import AdaptiveIS
-from estimand.methods.auto import Auto
-from estimand.methods.posterior_bridge import PosteriorBridge
-from estimand.methods.posterior_mcmc import PosteriorMCMC
-from estimand.methods.self_normalised import SelfNormalised
-from estimand.methods.tabi import SKIP, TABI
-from estimand.model.program import Expectation, ExpectationProgram, expect, expectation
-from estimand.model.sites import ProgramError
-from estimand.record.merge import MergeError
-from estimand.record.storage import RecordError
-from estimand.runtime.journal import CheckpointError
-from estimand.sampling.schedule import geometric, linear
-from estimand.target.reading import event
-from estimand.trust.evidence import Evidence
-from estimand.trust.status import Status
+from estimand.estimate import (
+    Estimate,
+    EstimationError,
+    estimate_expectation,
+    load,
+    log_evidence,
+)
+from estimand.estimators import SMC, AnIS, BridgeSampling, ImportanceSampling
+from estimand.kernels import HMC, MALA, NUTS, IndependentT, RandomWalk
+from estimand.methods import (
+    SKIP,
+    TABI,
+    AdaptiveIS,
+    Auto,
+    PosteriorBridge,
+    PosteriorMCMC,
+    SelfNormalised,
+)
+from estimand.model import Expectation, ExpectationProgram, ProgramError, expect, expectation
+from estimand.record import MergeError, RecordError
+from estimand.runtime import CheckpointError
+from estimand.sampling import geometric, linear
+from estimand.target import event
+from estimand.trust import Evidence, Finding, Status
 
 __version__ = "0.1.0"
 
@@ -47,6 +65,7 @@ __all__ = [
     "Evidence",
     "Expectation",
     "ExpectationProgram",
+    "Finding",
     "ImportanceSampling",
     "IndependentT",
     "MergeError",

@@ -22,17 +22,12 @@ import jax
 import numpy as np
 
 from estimand.estimate import Estimate, estimate_expectation, load
-from estimand.estimators.annealed import AnIS
-from estimand.methods.auto import Auto
-from estimand.methods.posterior_mcmc import PosteriorMCMC
-from estimand.methods.protocol import Method
-from estimand.methods.tabi import TABI
-from estimand.model.program import Expectation, ExpectationProgram
-from estimand.model.sites import ProgramError
-from estimand.record.merge import MergeError
-from estimand.record.storage import RecordError
-from estimand.runtime.journal import CheckpointError
-from estimand.view.tables import Summary, Table, estimate_text
+from estimand.estimators import AnIS
+from estimand.methods import TABI, Auto, Method, PosteriorMCMC
+from estimand.model import Expectation, ExpectationProgram, ProgramError
+from estimand.record import MergeError, RecordError
+from estimand.runtime import CheckpointError
+from estimand.view import Summary, Table, estimate_text
 
 try:
     import click
@@ -483,18 +478,18 @@ def compare(
 
 def _comparison_rows(name: str, result: Estimate) -> list[tuple[str, ...]]:
     seconds = f"{result.compile_seconds + result.run_seconds:.1f}"
-    rows = zip(result.names, result.run.figures, result.bounds(), strict=True)
+    rows = zip(result.names, result.outputs, result.bounds(), strict=True)
     return [
         (
             name if number == 0 else "",
             label,
-            estimate_text(figures),
+            estimate_text(output),
             f"[{low:.4g}, {high:.4g}]",
-            figures.status.name,
+            output.status.name,
             f"{result.cost:,}" if number == 0 else "",
             seconds if number == 0 else "",
         )
-        for number, (label, figures, (low, high)) in enumerate(rows)
+        for number, (label, output, (low, high)) in enumerate(rows)
     ]
 
 

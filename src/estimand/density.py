@@ -1,12 +1,7 @@
-"""A bound program as arrays: one evaluation gives log prior, log likelihood and every output.
+"""One of the three densities of a model as arrays: γ, γf⁺ or γf⁻, in plain JAX over a `Model`.
 
-Positions are flat vectors: the continuous latents in unconstrained coordinates, then the discrete
-ones as numbers. The Jacobian of the coordinates is on the prior's side, so that a prior draw is an
-exact draw from `log_prior`. `Density.standardised` has other coordinates, in which location-scale
-priors are standard ones. Which part (γ1⁺, γ1⁻ or γ2), which output and which data are arrays,
-not code: one compilation serves them all.
-
-All that this library needs of NumPyro's internals is in this module.
+One evaluation gives log prior, log likelihood and every output. Which part, which output and which
+data are arrays, not code: one compilation serves them all.
 """
 
 from __future__ import annotations
@@ -20,24 +15,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.extend.core import jaxprs_in_params
-from numpyro import handlers
 
-from estimand.model.coordinates import (
-    Coordinates,
-    Integers,
-    Layout,
-    Numbers,
-    coordinates_of,
-    location_scale,
-    plain_transform,
-    standardised_transform,
-    unconstrained_value,
-    without_mask,
-)
-from estimand.model.program import PARTS, Expectation, as_numbers
-from estimand.model.sites import TRACING, ProgramError, drawing_from_prior, observed_log_prob
-from estimand.target.reading import Reading, SignedLog, read
+from estimand.model import PARTS, PLAIN, Bound, Coordinates, Layout, Model, ProgramError, Redraw
+from estimand.target import Reading, SignedLog, read
 
+# What a gradient counts as in budgets and costs, in evaluations. A convention; not measured.
+GRADIENT_COST = 3
 # Up to this many continuous dimensions a gradient is taken in forward mode, above it in reverse
 # mode; programs with loops keep forward mode longer, because reverse mode stores every iteration.
 # benchmarks/gradient_mode.py measures both; docs/performance.md has the figures.
@@ -116,29 +99,27 @@ def is_invalid(log_density: jax.Array) -> jax.Array:
 @functools.partial(
     jax.tree_util.register_dataclass,
     data_fields=["arrays", "sign", "output", "scales"],
-    meta_fields=["layout"],
+    meta_fields=["model"],
 )
 @dataclasses.dataclass(frozen=True)
 class Density:
     """One of the three densities of a bound program."""
 
-    layout: Layout
+    model: Model
     arrays: tuple[jax.Array, ...]
     sign: jax.Array
     output: jax.Array
     scales: jax.Array | None = None
 
     @classmethod
-    def of(cls, expectation: Expectation) -> Density:
-        """γ2 of a bound program."""
-        layout = Layout(
-            expectation.program,
-            expectation.data,
-            expectation.path,
-            expectation.output,
-            coordinates_of(expectation),
-        )
-        return cls(layout, expectation.data.arrays, jnp.asarray(0), jnp.asarray(0))
+    def of(cls, bound: Bound) -> Density:
+        """γ of a model with its data."""
+        return cls(bound.model, bound.arrays, jnp.asarray(0), jnp.asarray(0))
+
+    @property
+    def layout(self) -> Layout:
+        """Where the sites are in a position."""
+        return Layout(self.model.sites)
 
     def part(self, name: str, output: int = 0) -> Density:
         """γ1⁺, γ1⁻ (of one output) or γ2 of the same program."""
@@ -174,42 +155,28 @@ class Density:
         They are the "non-centred" ones: a hierarchy whose scale is itself unknown, a funnel in
         the model's own coordinates, starts from a standard law in these.
         """
-        return self._with_layout(is_standardised=True)
+        return self._in_coordinates(self.model.coordinates._replace(is_standardised=True))
 
-    def spread(self) -> Density:
-        """The same with real numbers as coordinates of integer sites; see `Integers`."""
-        return self._with_layout(is_spread=self.layout.has_integers)
+    def relaxed(self) -> Density:
+        """The same with a real number for each integer; see `Coordinates`."""
+        return self._in_coordinates(self.model.coordinates._replace(is_relaxed=True))
 
-    def _with_layout(self, **flags: Any) -> Density:
-        return dataclasses.replace(self, layout=dataclasses.replace(self.layout, **flags))
+    def _in_coordinates(self, coordinates: Coordinates) -> Density:
+        return dataclasses.replace(self, model=self.model.in_coordinates(coordinates))
 
     def in_plain_coordinates(self, positions: jax.Array) -> jax.Array:
         """Positions, one per row, as the density in plain coordinates has them."""
-        is_plain = not (self.layout.is_standardised or self.layout.is_spread)
+        is_plain = self.model.coordinates == PLAIN
         return positions if is_plain else _in_plain_coordinates(self, positions)
 
     def has_varying_scales(self) -> bool:
         """Whether standardised coordinates depend on other sites in more than their location."""
-        scales = jax.jit(jax.vmap(self._log_scales))(jax.random.split(jax.random.key(0)))
+        scales = _log_scales(self, jax.random.split(jax.random.key(0)))
         return bool((scales[0] != scales[1]).any())
-
-    def _log_scales(self, rng_key: jax.Array) -> jax.Array:
-        """log of the volumes by which the sites are standardised at a prior draw."""
-        sites, _ = self._trace(None, rng_key)
-        fns = [without_mask(sites[site.latent.name]["fn"]) for site in self.layout.sites]
-        transforms = [location_scale(fn) for fn in fns]
-        return jnp.stack(
-            [jnp.zeros(())]
-            + [
-                jnp.sum(transform.log_abs_det_jacobian(jnp.zeros(fn.shape()), None))
-                for fn, transform in zip(fns, transforms, strict=True)
-                if transform is not None
-            ]
-        )
 
     @property
     def name(self) -> str:
-        return self.layout.program.name
+        return self.model.name
 
     @property
     def dimension(self) -> int:
@@ -217,7 +184,7 @@ class Density:
 
     @property
     def num_outputs(self) -> int:
-        return 0 if self.layout.output is None else self.layout.output.size
+        return 0 if self.model.output is None else self.model.output.size
 
     @property
     def num_rungs(self) -> int:
@@ -242,21 +209,17 @@ class Density:
     def evaluate(self, position: jax.Array) -> tuple[Terms, SignedLog]:
         """Terms and every output, as sign and log-magnitude, in one evaluation."""
         if self._reading is None:
-            sites, _ = self._trace(self._substitution(position))
-            log_prior, log_likelihood = self._log_densities(sites, position)
-            nothing = jnp.zeros(0)
-            return Terms(log_prior, log_likelihood, jnp.zeros(())), SignedLog(nothing, nothing)
+            found = self.model.evaluate(position, self.arrays)
+            nothing = SignedLog(jnp.zeros(0), jnp.zeros(0))
+            return Terms(found.log_prior, found.log_likelihood, jnp.zeros(())), nothing
         (log_prior, log_likelihood), outputs = self._reading.lifted(position, self.arrays)
         log_target = self._log_part(outputs, log_likelihood)
         return Terms(log_prior, log_likelihood, log_target), outputs
 
     def draw_with_outputs(self, rng_key: jax.Array) -> tuple[jax.Array, Terms, SignedLog]:
         """An exact draw from the prior with its terms and outputs, in one evaluation."""
-        position = self._prior_position(rng_key)
+        position = self.model.draw(rng_key, self.arrays)
         return position, *self.evaluate(position)
-
-    def _prior_position(self, rng_key: jax.Array) -> jax.Array:
-        return self._unconstrain(self._trace(None, rng_key)[0], jax.random.fold_in(rng_key, 1))
 
     def _log_part(self, outputs: SignedLog, log_likelihood: jax.Array) -> jax.Array:
         """log f± of this part's output, which may be anything where the likelihood is 0."""
@@ -268,40 +231,36 @@ class Density:
 
     @property
     def _reading(self) -> Reading | None:
-        if self.layout.output is None:
+        if self.model.output is None:
             return None
         avals = tuple(jax.typeof(array) for array in self.arrays)
-        return _reading(self.layout, avals, jnp.result_type(float))
+        return _reading(self.model, avals, jnp.result_type(float))
 
     def outputs(self, position: jax.Array) -> jax.Array:
         """Every output at a position."""
-        return as_numbers(self._trace(self._substitution(position))[1])
-
-    def outputs_at(self, values: dict[str, jax.Array]) -> jax.Array:
-        """Every output for given values of the latent sites."""
-        return as_numbers(self._trace(lambda site: values.get(site["name"]))[1])
+        return self.model.evaluate(position, self.arrays).outputs
 
     def constrain(self, position: jax.Array) -> dict[str, jax.Array]:
         """The values of the latent sites at a position, in the model's own coordinates."""
-        sites, _ = self._trace(self._substitution(position))
-        return {site.latent.name: sites[site.latent.name]["value"] for site in self.layout.sites}
+        return self.model.values(position, self.arrays)
+
+    def position_of(self, values: dict[str, jax.Array]) -> jax.Array:
+        """The position at which the latent sites have these values."""
+        return self.model.assess(values, self.arrays).position
 
     def draw_prior(self, rng_key: jax.Array) -> tuple[jax.Array, Terms]:
         """An exact draw from the prior, and its terms, in one evaluation."""
-        position = self._prior_position(rng_key)
+        position = self.model.draw(rng_key, self.arrays)
         return position, self.terms(position)
 
     def terms_at(self, values: dict[str, jax.Array]) -> tuple[jax.Array, Terms]:
         """Position and terms for given values of the sites; the log prior is without Jacobian."""
-        sites, value = self._trace(lambda site: values.get(site["name"]))
-        log_densities = self._log_densities(sites, None)
-        if self.layout.output is None:
-            return self._unconstrain(sites), Terms(*log_densities, jnp.zeros(()))
-        numbers = as_numbers(value)
-        outputs = SignedLog(jnp.sign(numbers), _log_abs(numbers))
-        return self._unconstrain(sites), Terms(
-            *log_densities, self._log_part(outputs, log_densities[1])
-        )
+        found = self.model.assess(values, self.arrays)
+        log_target = jnp.zeros(())
+        if self.model.output is not None:
+            outputs = SignedLog(jnp.sign(found.outputs), _log_abs(found.outputs))
+            log_target = self._log_part(outputs, found.log_likelihood)
+        return found.position, Terms(found.log_prior, found.log_likelihood, log_target)
 
     def value_and_gradient(
         self, position: jax.Array, point: PathPoint
@@ -318,27 +277,9 @@ class Density:
             (value, terms), slopes = jax.value_and_grad(tempered, has_aux=True)(position)
         return terms, value, jnp.where(jnp.isfinite(slopes), slopes, 0.0)
 
-    def draw_discrete(
-        self, rng_key: jax.Array, position: jax.Array
-    ) -> tuple[jax.Array, jax.Array, jax.Array]:
-        """For every discrete coordinate a draw from its prior given the position.
-
-        Gives the position with all of them redrawn, and the log prior of the present and of the
-        redrawn values, one for each element that is drawn as a whole (`Layout.discrete_elements`).
-        """
-        sites, _ = self._trace(self._substitution(position))
-        drawn, before, after = position, [], []
-        for number, place in enumerate(self.layout.sites):
-            if not place.latent.is_discrete:
-                continue
-            site = sites[place.latent.name]
-            fn = without_mask(site["fn"])
-            value = fn.sample(jax.random.fold_in(rng_key, number)).astype(site["value"].dtype)
-            flat = jnp.ravel(value).astype(position.dtype)
-            drawn = drawn.at[place.start : place.stop].set(flat)
-            before.append(jnp.ravel(fn.log_prob(site["value"])))
-            after.append(jnp.ravel(fn.log_prob(value)))
-        return drawn, jnp.concatenate(before), jnp.concatenate(after)
+    def redraw(self, rng_key: jax.Array, position: jax.Array) -> Redraw:
+        """For every discrete coordinate a draw from its prior given the position."""
+        return self.model.redraw(rng_key, position, self.arrays)
 
     # --- what the estimators need to ask before they start ---
 
@@ -360,98 +301,13 @@ class Density:
                 "their prior, or ImportanceSampling."
             )
 
-    # --- the model under NumPyro's handlers ---
-
-    def run(self) -> Any:
-        """The quantity of interest, run under the caller's handlers."""
-        layout = self.layout
-        return Expectation(layout.program, layout.data, (), layout.output, layout.path).run(
-            self.arrays
-        )
-
-    def arguments(self) -> tuple[tuple, dict]:
-        """The model's ``(args, kwargs)``."""
-        return self.layout.data.arguments(self.arrays)
-
-    def _trace(self, substitution: Callable | None, rng_key: Any = None) -> tuple[dict, Any]:
-        with TRACING, handlers.trace() as sites:
-            if substitution is None:
-                with drawing_from_prior(rng_key):
-                    return sites, self.run()
-            with handlers.substitute(substitute_fn=substitution):
-                return sites, self.run()
-
-    def _substitution(self, position: jax.Array) -> Callable[[dict], jax.Array | None]:
-        places = {site.latent.name: site for site in self.layout.sites}
-
-        def substitute(site: dict) -> jax.Array | None:
-            place = places.get(site["name"])
-            if place is None or site["type"] != "sample":
-                return None
-            value = place.take(position)
-            transform = self._transform(site["fn"], place)
-            # A site inside numpyro's scan is asked for one step at a time.
-            step = site["infer"].get("_scan_current_index")
-            if step is not None:
-                shift = transform.codomain.event_dim - transform.domain.event_dim
-                if value.ndim > len(site["fn"].shape()) - shift:
-                    value = value[step]
-            return transform(value)
-
-        return substitute
-
-    def _log_densities(
-        self, sites: dict, position: jax.Array | None
-    ) -> tuple[jax.Array, jax.Array]:
-        """Log prior, with the Jacobian of the position if there is one, and log likelihood."""
-        log_prior = jnp.zeros((), jnp.result_type(float))
-        log_likelihood = log_prior
-        for place in self.layout.sites:
-            site = sites[place.latent.name]
-            fn = without_mask(site["fn"])
-            log_prob = fn.log_prob(site["value"])
-            log_prior += jnp.sum(log_prob)
-            if site["scale"] is not None or any(place.is_freed):
-                # The prior is what prior draws have; a scale or a mask on top is the likelihood's.
-                scale = 1 if site["scale"] is None else site["scale"]
-                log_likelihood += jnp.sum(scale * place.masked(site, log_prob) - log_prob)
-            if position is not None and self.layout.is_continuous(place):
-                jacobian = self._transform(fn, place).log_abs_det_jacobian
-                log_prior += jnp.sum(jacobian(place.take(position), site["value"]))
-        for site in sites.values():
-            if site["type"] == "sample" and site["is_observed"]:
-                log_prob = observed_log_prob(site)
-                scaled = log_prob if site["scale"] is None else site["scale"] * log_prob
-                log_likelihood += jnp.sum(scaled)
-        return log_prior, log_likelihood
-
-    def _unconstrain(self, sites: dict, rng_key: jax.Array | None = None) -> jax.Array:
-        """The position of a trace, with integers at random in their intervals if there is a key."""
-        pieces = [jnp.zeros(0, jnp.result_type(float))]
-        for place in self.layout.sites:
-            site = sites[place.latent.name]
-            fraction: Any = 0.5
-            if rng_key is not None and self.layout.is_spread:
-                key = jax.random.fold_in(rng_key, place.start)
-                fraction = jax.random.uniform(key, place.latent.shape)
-            value = unconstrained_value(site, self._transform(site["fn"], place, fraction))
-            pieces.append(jnp.ravel(value))
-        return jnp.concatenate([piece.astype(pieces[0].dtype) for piece in pieces])
-
-    def _transform(self, fn: Any, place: Coordinates, fraction: Any = 0.5) -> Any:
-        """The map from a site's coordinates to its value."""
-        if place.latent.is_discrete:
-            return Integers(fn, fraction) if self.layout.is_spread else Numbers()
-        if self.layout.is_standardised:
-            return standardised_transform(without_mask(fn))
-        return plain_transform(fn)
-
 
 @jax.jit
 def _in_plain_coordinates(density: Density, positions: jax.Array) -> jax.Array:
+    plain = density._in_coordinates(PLAIN)
+
     def one(position: jax.Array) -> jax.Array:
-        sites, _ = density._trace(density._substitution(position))
-        return density._with_layout(is_standardised=False, is_spread=False)._unconstrain(sites)
+        return plain.position_of(density.constrain(position))
 
     return jax.lax.map(one, positions, batch_size=min(10_000, positions.shape[0]))
 
@@ -468,26 +324,31 @@ def _forward_gradient(
 
 def gradient_mode(density: Density) -> str:
     """``"forward"`` or ``"reverse"``, whichever is cheaper by dimension and can be traced."""
-    return _gradient_mode(density.layout, tuple(jax.typeof(array) for array in density.arrays))
+    return _gradient_mode(density.model, tuple(jax.typeof(array) for array in density.arrays))
 
 
 @functools.lru_cache(maxsize=1024)
-def _reading(layout: Layout, avals: tuple, dtype: Any) -> Reading:
-    """The traced program: log densities along with the outputs that are read."""
+def _reading(model: Model, avals: tuple, dtype: Any) -> Reading:
+    """The traced model: log densities along with the outputs that are read."""
 
     def evaluate(position: jax.Array, arrays: tuple) -> tuple:
-        density = Density(layout, arrays, jnp.asarray(0), jnp.asarray(0))
-        sites, value = density._trace(density._substitution(position))
-        return density._log_densities(sites, position), as_numbers(value)
+        found = model.evaluate(position, arrays)
+        return (found.log_prior, found.log_likelihood), found.outputs
 
     structs = tuple(jax.ShapeDtypeStruct(aval.shape, aval.dtype) for aval in avals)
-    return read(evaluate, jax.ShapeDtypeStruct((layout.dimension,), dtype), structs)
+    dimension = Layout(model.sites).dimension
+    return read(evaluate, jax.ShapeDtypeStruct((dimension,), dtype), structs)
+
+
+@jax.jit
+def _log_scales(density: Density, rng_keys: jax.Array) -> jax.Array:
+    return jax.vmap(lambda key: density.model.log_scales(key, density.arrays))(rng_keys)
 
 
 @jax.jit
 def _margins(density: Density, rng_keys: jax.Array) -> jax.Array:
     def one(rng_key: jax.Array) -> jax.Array:
-        position = density._prior_position(rng_key)
+        position = density.model.draw(rng_key, density.arrays)
         reading = density._reading
         assert reading is not None
         return reading.margins(position, density.arrays)[1]
@@ -501,9 +362,11 @@ def _log_abs(numbers: jax.Array) -> jax.Array:
 
 
 @functools.lru_cache(maxsize=1024)
-def _gradient_mode(layout: Layout, avals: tuple) -> str:
+def _gradient_mode(model: Model, avals: tuple) -> str:
+    layout = Layout(model.sites)
+
     def total(position: jax.Array, arrays: tuple) -> tuple[jax.Array, Terms]:
-        terms = Density(layout, arrays, jnp.asarray(1), jnp.asarray(0)).terms(position)
+        terms = Density(model, arrays, jnp.asarray(1), jnp.asarray(0)).terms(position)
         return terms.log_prior + terms.log_weight, terms
 
     structs = tuple(jax.ShapeDtypeStruct(aval.shape, aval.dtype) for aval in avals)

@@ -15,32 +15,25 @@ from typing import TYPE_CHECKING, Any
 import jax
 import numpy as np
 
+from estimand import record as records
 from estimand.density import Density
-from estimand.estimators.protocol import Estimator
-from estimand.methods.auto import Auto
-from estimand.methods.protocol import Method, cut_off
-from estimand.model.program import PARTS, Expectation, ExpectationProgram, bind
-from estimand.record import storage as io
-from estimand.record.merge import merge
-from estimand.record.provenance import (
-    Origin,
-    as_key,
-    fingerprint,
-    fresh_key,
-    generator_of,
-    origin_of,
+from estimand.estimators import Estimator
+from estimand.methods import Auto, Method, interrupted
+from estimand.model import PARTS, Bound, ExpectationProgram, bind
+from estimand.record import Contents, Provenance, Question, Record
+from estimand.runtime import (
+    CompilationClock,
+    Interruption,
+    Journal,
+    Listener,
+    LocalRuntime,
+    Progress,
+    bar,
+    journal,
 )
-from estimand.record.record import Contents, Record, resample
-from estimand.record.refine import Task, judged, lack_of, task_of
-from estimand.record.resolution import without_unresolved
-from estimand.runtime import journal, progress
-from estimand.runtime.compilation import CompilationClock
-from estimand.runtime.interruption import collecting
 from estimand.settings import require_count
-from estimand.trust.evidence import Evidence
-from estimand.trust.status import Status
-from estimand.view.diagnosis import Diagnosis, diagnose
-from estimand.view.tables import Summary, summarise
+from estimand.trust import Evidence, Status, checked
+from estimand.view import Diagnosis, Summary, diagnose, estimate_text, summarise
 
 if TYPE_CHECKING:
     from xarray import DataTree
@@ -51,11 +44,11 @@ _DRAWN = {"posterior": "gamma2"} | {name: name for name in PARTS}
 
 @dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
 class Estimate(Record):
-    """The estimate of an expectation, with its error and how it was come by.
+    """The estimate of an expectation, with its error and how it was obtained.
 
     `value` and `standard_error` have the structure of the program's return value. Unpacks as the
-    paper's pair ``value, diagnostics``. `task` is there in the session that made the estimate and
-    is not saved.
+    paper's pair ``value, diagnostics``. `question` is there in the session that made the estimate
+    and is not saved.
 
     Examples:
         >>> value, diagnostics = ep.estimate_expectation(program(2.0))
@@ -63,7 +56,7 @@ class Estimate(Record):
         (2.5, 'ok')
     """
 
-    task: Task | None = dataclasses.field(default=None, repr=False)
+    question: Question | None = dataclasses.field(default=None, repr=False)
 
     @property
     def diagnostics(self) -> dict[str, Any]:
@@ -73,6 +66,7 @@ class Estimate(Record):
             "interval": self.interval(),
             "status": self.status,
             "message": self.status.value,
+            "findings": self.findings,
             "log_z": self.log_z,
             "ess": self.ess,
             "notes": self.run.notes,
@@ -87,23 +81,27 @@ class Estimate(Record):
 
     def __str__(self) -> str:
         lines = [f"E[{self.program}] by {self.method}"]
-        for label, figures, (low, high) in zip(
-            self.output.labels, self.run.figures, self.bounds(), strict=True
-        ):
+        rows = zip(self.output.labels, self.outputs, self.bounds(), strict=True)
+        for label, output, (low, high) in rows:
             name = f"{label:>12}  " if label else "  "
-            number = f"{figures.value:.6g} ± {figures.standard_error:.2g}"
-            if figures.status is Status.no_mass_found:
-                number = "no mass found"
-            elif figures.status is Status.underflow:
-                number = "below the smallest number"
+            number = f"{output.value:.6g} ± {output.standard_error:.2g}"
+            if output.status in (Status.no_mass_found, Status.underflow):
+                number = estimate_text(output)
             span = f"95 % interval [{low:.6g}, {high:.6g}]"
-            lines.append(f"{name}{number}   {span}   {figures.status.name}")
+            lines.append(f"{name}{number}   {span}   {output.status.name}")
         cost = f"{self.num_evaluations:,} evaluations, {self.num_gradients:,} gradients"
         seconds = f"{self.compile_seconds:.2f} s compiling, {self.run_seconds:.2f} s running"
         lines.append(f"  {cost}; {seconds}")
         lines.extend(f"  {note}" for note in self.run.notes)
+        lines.extend(f"  {line}" for line in self._finding_lines())
         lines.append(f"  {self.status.value}")
         return "\n".join(lines)
+
+    def _finding_lines(self) -> Iterator[str]:
+        for label, findings in zip(self.output.labels, self.findings, strict=True):
+            for finding in findings:
+                where = f"{label} " if label else ""
+                yield f"{where}{finding.status.name}: {finding}"
 
     def _repr_html_(self) -> str:
         return self.summary()._repr_html_()
@@ -137,11 +135,11 @@ class Estimate(Record):
         Examples:
             >>> page = result.to_html("report.html")
         """
-        from estimand.view.report import to_html
+        from estimand.view import report
 
-        page = to_html(self, self.diagnoses)
+        page = report.to_html(self, self.diagnoses)
         if path is not None:
-            io.write_atomically(path, page.encode())
+            records.write_atomically(path, page.encode())
         return page
 
     def save(self, path: str | os.PathLike) -> None:
@@ -156,7 +154,7 @@ class Estimate(Record):
         Examples:
             >>> result.save("result.est")
         """
-        io.save(self, path)
+        records.save(self, path)
 
     def merge(self, *others: Estimate) -> Estimate:
         """One estimate from this and other runs of the same program, data and method.
@@ -180,8 +178,9 @@ class Estimate(Record):
                 raise TypeError(f"merge: expected estimates, got {other!r}.")
         if not others:
             return self
-        tasks = (item.task for item in (self, *others) if item.task is not None)
-        return Estimate(**merge([self, *others]), task=next(tasks, None))
+        questions = (item.question for item in (self, *others) if item.question is not None)
+        merged = records.merge([self, *others])
+        return Estimate(**merged, question=next(questions, None))
 
     def refine(
         self,
@@ -189,7 +188,7 @@ class Estimate(Record):
         relative_error: float,
         max_evaluations: float = math.inf,
         max_runs: int = 100,
-        expectation: Expectation | None = None,
+        expectation: Bound | None = None,
         method: Method | None = None,
         throw: bool = True,
         progress_bar: bool | None = None,
@@ -197,7 +196,8 @@ class Estimate(Record):
         """Goes on until the standard error is small enough; nothing so far is thrown away.
 
         Runs the same method again with fresh keys, which follow from those so far, and merges.
-        An estimate that is precise enough is returned as it is.
+        An estimate that is precise enough is returned as it is. After Ctrl-C it is what the runs
+        that were finished say.
 
         Args:
             relative_error: standard error to reach for every output, relative to its value.
@@ -224,24 +224,25 @@ class Estimate(Record):
         if not max_evaluations > 0:
             raise ValueError(f"refine: max_evaluations must be positive; it is {max_evaluations}.")
         require_count("refine", "max_runs", max_runs)
-        task = task_of(self, self.task, expectation, method)
-        with progress.bar(progress_bar):
-            pieces = _refined(self, task, relative_error, max_evaluations, max_runs)
-        estimate = judged(pieces[0].merge(*pieces[1:]), task.method, relative_error)
-        if estimate.task is None:
-            estimate = dataclasses.replace(estimate, task=task)
+        question = records.question_of(self, self.question, expectation, method)
+        with bar(progress_bar) as listener, Interruption() as interruption:
+            maker = _Maker(question, listener, interruption)
+            pieces = _refined(self, maker, relative_error, max_evaluations, max_runs)
+        estimate = records.judged(pieces[0].merge(*pieces[1:]), relative_error)
+        if estimate.question is None:
+            estimate = dataclasses.replace(estimate, question=question)
         if throw and not estimate.status:
             raise EstimationError(estimate)
         return estimate
 
     def to_dict(self) -> dict[str, Any]:
-        """All figures and settings as plain data; NaN and infinities are strings, as in JSON.
+        """All numbers and settings as plain data; NaN and infinities are strings, as in JSON.
 
         Examples:
             >>> result.to_dict()["outputs"][0]["status"]
             'ok'
         """
-        return io.to_dict(self)
+        return records.to_dict(self)
 
     def to_json(self) -> str:
         """`to_dict` as JSON; ``float`` reads the strings "NaN", "Infinity" and "-Infinity".
@@ -268,7 +269,7 @@ class Estimate(Record):
             >>> float(arviz_stats.summary(result.to_datatree(), round_to=1).loc["x", "mean"])
             1.0
         """
-        return io.to_datatree(self, generator_of(rng_key))
+        return records.to_datatree(self, records.generator_of(rng_key))
 
     def samples(
         self,
@@ -307,15 +308,12 @@ class Estimate(Record):
             raise ValueError(f"samples: num_samples must be positive; it is {num_samples}.")
         draws = self.draws_of(_DRAWN[part], output)
         if draws is None:
-            raise ValueError(
-                f"samples: there are no draws of {part}: "
-                + (
-                    "its part of the target has no mass, or was skipped."
-                    if self.draws
-                    else f"{self.method} keeps none."
-                )
-            )
-        chosen = resample(draws.log_weights, num_samples, generator_of(rng_key))
+            why = f"{self.method} keeps none."
+            if self.draws:
+                why = "its part of the target has no mass, or was skipped."
+            raise ValueError(f"samples: there are no draws of {part}: {why}")
+        rng = records.generator_of(rng_key)
+        chosen = records.resample(draws.log_weights, num_samples, rng)
         return {name: values[chosen] for name, values in draws.sites.items()}
 
 
@@ -333,7 +331,7 @@ def load(path: str | os.PathLike) -> Estimate:
         >>> ep.load("result.est").value == result.value
         True
     """
-    return Estimate(**io.load(path))
+    return Estimate(**records.load(path))
 
 
 class EstimationError(RuntimeError):
@@ -348,7 +346,7 @@ class EstimationError(RuntimeError):
 
 
 def estimate_expectation(
-    expectation: Expectation,
+    expectation: Bound,
     method: Method | None = None,
     *,
     rng_key: int | jax.Array = 0,
@@ -371,9 +369,10 @@ def estimate_expectation(
             from it when it is called again with the same arguments, to the same result. In the
             end the file is the saved record, which such a call then returns at once.
 
-    Ctrl-C gives what is known by then, as an estimate that is `not_converged`: returned, or with
-    ``throw=True`` as the error's `estimate`. With a checkpoint, and where nothing is known yet, it
-    is a KeyboardInterrupt as usual.
+    Ctrl-C is obeyed at the next safe point, between compiled steps, and gives what is known by
+    then as an estimate with status `interrupted`: returned, or with ``throw=True`` as the error's
+    `estimate`. Where nothing is known yet it is a KeyboardInterrupt as usual. A checkpoint stays
+    whole, and the same call goes on from it.
 
     Raises:
         EstimationError: if the status is not `ok`, unless ``throw=False``.
@@ -390,62 +389,85 @@ def estimate_expectation(
             f"program {expectation.name!r} is not bound to data: call it first, as in "
             f"estimate_expectation({expectation.name}(data))."
         )
-    if not isinstance(expectation, Expectation):
+    if not isinstance(expectation, Bound):
         raise TypeError(f"expected a bound expectation program, got {expectation!r}.")
     method = Auto() if method is None else method
-    if not hasattr(method, "run"):
-        hint = f" Did you mean TABI({type(method).__name__}(...))?" * hasattr(method, "estimate")
+    if not isinstance(method, Method):
+        hint = ""
+        if isinstance(method, Estimator):
+            hint = f" Did you mean TABI({type(method).__name__}(...))?"
         raise TypeError(f"expected a method such as TABI(AnIS()), got {method!r}.{hint}")
-    key = as_key(rng_key)
-    task, origin = Task(expectation, method), origin_of(expectation, method, key)
-    with progress.bar(progress_bar):
+    key = records.as_key(rng_key)
+    question = Question(expectation, method)
+    provenance = records.provenance_of(expectation, method, key)
+    with bar(progress_bar) as listener, Interruption() as interruption:
+        maker = _Maker(question, listener, interruption)
         if checkpoint is None:
-            estimate = _estimated(task, key, origin, is_offered=True)
+            estimate = maker.made(key, provenance)
         else:
-            estimate = _resumed(checkpoint, task, key, origin)
+            estimate = _resumed(checkpoint, maker, key, provenance)
     if throw and not estimate.status:
         raise EstimationError(estimate)
     return estimate
 
 
-def _estimated(task: Task, key: jax.Array, origin: Origin, *, is_offered: bool = False) -> Estimate:
-    """The estimate; with `is_offered`, after Ctrl-C the one that is known by then."""
-    started = time.perf_counter()
-    with CompilationClock() as clock, collecting() as offers:
-        density = Density.of(task.expectation)
-        task.method.check(density)
-        try:
-            run = task.method.run(key, density)
-        except KeyboardInterrupt:
-            if offers.last is None or not is_offered:
-                raise
-            run = cut_off(offers.last())
-    assert task.expectation.output is not None
-    return Estimate(
-        program=task.expectation.name,
-        method=repr(task.method),
-        output=task.expectation.output,
-        run=without_unresolved(run, density).without_false_trust(),
-        compile_seconds=clock.seconds,
-        run_seconds=time.perf_counter() - started - clock.seconds,
-        origin=origin,
-        density=density,
-        task=task,
-    )
+class _Maker:
+    """Makes estimates of one question, for whoever waits for them."""
+
+    def __init__(self, question: Question, listener: Listener, interruption: Interruption):
+        self.question, self.listener, self.interruption = question, listener, interruption
+
+    def made(
+        self,
+        key: jax.Array,
+        provenance: Provenance,
+        book: Journal | None = None,
+        *,
+        takes_offers: bool = True,
+    ) -> Estimate:
+        """The estimate; after Ctrl-C the one that is known by then, if offers are taken."""
+        started = time.perf_counter()
+        expectation, method = self.question
+        runtime = LocalRuntime(journal=book, listener=self.listener, interruption=self.interruption)
+        with CompilationClock(between=self.interruption.check) as clock:
+            density = Density.of(expectation)
+            method.check(density)
+            try:
+                run = method.run(key, density, runtime)
+            except KeyboardInterrupt:
+                if runtime.offered is None or not takes_offers:
+                    raise
+                run = interrupted(runtime.offered(), time.perf_counter() - started)
+            run = run._replace(outputs=checked(run.outputs, density))
+        assert expectation.output is not None
+        return Estimate(
+            program=expectation.name,
+            method=repr(method),
+            output=expectation.output,
+            run=run,
+            compile_seconds=clock.seconds,
+            run_seconds=time.perf_counter() - started - clock.seconds,
+            provenance=provenance,
+            density=density,
+            question=self.question,
+        )
 
 
-def _resumed(path: str | os.PathLike, task: Task, key: jax.Array, origin: Origin) -> Estimate:
+def _resumed(
+    path: str | os.PathLike, maker: _Maker, key: jax.Array, provenance: Provenance
+) -> Estimate:
     """The finished record in a checkpoint, or a run that goes on from it and then replaces it."""
-    wanted = fingerprint(origin)
-    if io.is_record(path):
+    wanted = records.fingerprint(provenance)
+    if records.is_record(path):
         finished = load(path)
-        journal.require_same(path, fingerprint(finished.origin), wanted)
-        return dataclasses.replace(finished, task=task)
+        journal.require_same(path, records.fingerprint(finished.provenance), wanted)
+        return dataclasses.replace(finished, question=maker.question)
     with journal.writing(path, wanted) as book:
-        estimate = _estimated(task, key, origin)
+        estimate = maker.made(key, provenance, book)
         seconds = book.seconds - estimate.compile_seconds
     estimate = dataclasses.replace(estimate, run_seconds=seconds)
-    estimate.save(path)
+    if Status.interrupted not in estimate.statuses:
+        estimate.save(path)
     return estimate
 
 
@@ -453,33 +475,35 @@ def _resumed(path: str | os.PathLike, task: Task, key: jax.Array, origin: Origin
 
 
 def _refined(
-    estimate: Estimate, task: Task, goal: float, max_evaluations: float, max_runs: int
+    estimate: Estimate, maker: _Maker, goal: float, max_evaluations: float, max_runs: int
 ) -> list[Estimate]:
     """The estimate and further runs, as many as there are when Ctrl-C is pressed."""
     pieces = [estimate]
     with contextlib.suppress(KeyboardInterrupt):
-        _go_on(pieces, task, goal, max_evaluations, max_runs)
+        _go_on(pieces, maker, goal, max_evaluations, max_runs)
     return pieces
 
 
 def _go_on(
-    pieces: list[Estimate], task: Task, goal: float, max_evaluations: float, max_runs: int
+    pieces: list[Estimate], maker: _Maker, goal: float, max_evaluations: float, max_runs: int
 ) -> None:
     """Adds further runs to the pieces, in rounds that at most double the number of runs."""
     merged = pieces[0]
-    keys, spent = list(merged.origin.keys), 0.0
-    while (lack := lack_of(judged(merged, task.method, goal), goal)) > 1:
+    keys, spent = list(merged.provenance.keys), 0.0
+    expectation, method = maker.question
+    while (lack := records.lack_of(records.judged(merged, goal), goal)) > 1:
         cost = merged.cost / len(keys)
         wanted = min(math.ceil((min(lack, 2.0) - 1) * len(keys)), max_runs + 1 - len(pieces))
         before = len(pieces)
         for _ in range(wanted):
             if spent + cost > max_evaluations:
                 break
-            progress.say(progress.Progress(f"further run {len(pieces)}"))
-            key, text = fresh_key(keys)
-            run = _estimated(task, key, origin_of(task.expectation, task.method, key))
-            spent += run.cost
-            pieces.append(_compact(run))
+            maker.listener(Progress(f"further run {len(pieces)}"))
+            key, text = records.fresh_key(keys)
+            provenance = records.provenance_of(expectation, method, key)
+            piece = maker.made(key, provenance, takes_offers=False)
+            spent += piece.cost
+            pieces.append(_compact(piece))
             keys.append(text)
         if len(pieces) == before:
             break
@@ -488,16 +512,18 @@ def _go_on(
 
 def _compact(estimate: Estimate) -> Estimate:
     """The same without all of its draws, as if it had been saved and loaded."""
+    contents = Contents(estimate.parts, estimate.draws, estimate.paths)
+    outputs = records.with_parts(estimate.outputs, contents.parts)
     return dataclasses.replace(
         estimate,
-        run=estimate.run._replace(evidence=()),
+        run=estimate.run._replace(outputs=outputs),
         density=None,
-        contents=Contents(estimate.parts, estimate.draws, estimate.paths),
+        contents=contents,
     )
 
 
 def log_evidence(
-    model: Expectation | Callable,
+    model: Bound | Callable,
     estimator: Estimator,
     *,
     rng_key: int | jax.Array = 0,
@@ -523,11 +549,11 @@ def log_evidence(
     """
     if isinstance(model, ExpectationProgram):
         model = model.model
-    if not isinstance(model, Expectation):
+    if not isinstance(model, Bound):
         program = ExpectationProgram(model)
         model = bind(program, model_args, model_kwargs or {}, needs_output=False)
     elif model_args or model_kwargs:
         raise TypeError("log_evidence: a bound program has its arguments already.")
     density = Density.of(model)
     estimator.check(density)
-    return jax.block_until_ready(estimator.estimate(as_key(rng_key), density))
+    return jax.block_until_ready(estimator.estimate(records.as_key(rng_key), density))

@@ -11,12 +11,11 @@ import jax.numpy as jnp
 from jax import lax
 
 from estimand.density import Density, PathPoint, Terms, is_invalid
-from estimand.kernels.protocol import Kernel, Tuning
-from estimand.kernels.random_walk import RandomWalk
+from estimand.kernels import Kernel, RandomWalk, Tuning
+from estimand.sampling import in_batches
 from estimand.sampling import schedule as schedules
-from estimand.sampling.chunks import in_batches
 from estimand.settings import Settings, require_count
-from estimand.trust.evidence import Evidence, Trace, evidence_from_weights
+from estimand.trust import Evidence, Trace, evidence_from_weights
 
 # A particle that has not found mass after this many prior draws gets weight 0 instead.
 MAX_REDRAWS = 10_000
@@ -64,7 +63,7 @@ class AnIS(Settings):
             require_count("AnIS", "batch_size", self.batch_size)
         if self.redraw and self.num_samples < 2:
             raise ValueError("AnIS: redraw=True needs num_samples of at least 2.")
-        if not hasattr(self.kernel, "step"):
+        if not isinstance(self.kernel, Kernel):
             raise TypeError(f"AnIS: kernel must be a kernel such as HMC(); it is {self.kernel!r}.")
         if self.schedule is not None:
             if self.num_temperatures is not None:

@@ -16,19 +16,20 @@ import jax.numpy as jnp
 import numpy as np
 
 from estimand.density import Density
-from estimand.model.sites import ProgramError
-from estimand.sampling.bridging import meng_wong
-from estimand.sampling.chains import (
-    MAX_R_HAT,
+from estimand.model import ProgramError
+from estimand.runtime import LocalRuntime, Runtime, run_task
+from estimand.sampling import (
     NUM_STARTS,
-    _log_density,
+    Chains,
     check_draws,
+    log_density,
+    meng_wong,
     nuts_chains,
     positions_of,
     r_hat,
 )
 from estimand.settings import Settings, require_count
-from estimand.trust.evidence import Evidence, evidence_from_weights
+from estimand.trust import Evidence, check_mixing, evidence_from_weights
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, repr=False)
@@ -73,28 +74,32 @@ class BridgeSampling(Settings):
             check_draws("BridgeSampling", density, self.draws)
 
     def estimate(self, rng_key: jax.Array, density: Density) -> Evidence:
+        return self.estimate_in(LocalRuntime(), rng_key, density)
+
+    def estimate_in(self, runtime: Runtime, rng_key: jax.Array, density: Density) -> Evidence:
+        """As `estimate`, with the chains as a task of their own."""
         self.check(density)
         chain_key, normal_key = jax.random.split(rng_key)
         if self.draws is None:
-            chains = nuts_chains(
-                chain_key, density, self.num_samples, self.num_warmup, self.num_chains
+            settings = self.num_samples, self.num_warmup, self.num_chains
+            chains: Chains = run_task(
+                runtime, nuts_chains, chain_key, density, *settings, kinds=(Chains,)
             )
-            if chains is None:
+            if not chains.is_started:
                 return _nothing_found(density, NUM_STARTS * self.num_chains)
-            positions, num_gradients = chains
-        else:
-            if int(density.sign):
-                raise ProgramError(
-                    f"BridgeSampling: the given draws are of γ2 of program {density.name!r} and "
-                    "cannot serve another part; leave out draws= there."
-                )
-            positions, num_gradients = positions_of("BridgeSampling", density, self.draws), 0
-        return _bridge(normal_key, density, positions, num_gradients)
+            return _bridge(normal_key, density, chains.positions, chains.num_gradients)
+        if int(density.sign):
+            raise ProgramError(
+                f"BridgeSampling: the given draws are of γ2 of program {density.name!r} and "
+                "cannot serve another part; leave out draws= there."
+            )
+        positions = positions_of("BridgeSampling", density, self.draws)
+        return _bridge(normal_key, density, positions, 0)
 
 
 @jax.jit
 def _log_densities(density: Density, positions: jax.Array) -> jax.Array:
-    return jax.vmap(lambda position: _log_density(density, position))(positions)
+    return jax.vmap(lambda position: log_density(density, position))(positions)
 
 
 def _nothing_found(density: Density, num_evaluations: int) -> Evidence:
@@ -134,7 +139,7 @@ def _bridge(
     log_z, relative_variance = meng_wong(
         log_ratio(whitened).reshape(chains, -1), log_ratio(normals)
     )
-    if r_hat(bridged) > MAX_R_HAT:
+    if check_mixing(r_hat(bridged)):
         relative_variance = math.inf
     count = chains * length
     zeros = np.zeros(count, np.int64)

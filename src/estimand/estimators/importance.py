@@ -4,20 +4,18 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import jax
 import jax.numpy as jnp
-import numpyro
 import numpyro.distributions as dist
-from numpyro import handlers
 
 from estimand.density import Density, is_invalid
-from estimand.model.sites import TRACING, ProgramError
-from estimand.sampling.chunks import in_batches
+from estimand.model import ProgramError, SiteDistributions, guide_of, propose
+from estimand.sampling import in_batches
 from estimand.settings import Settings, require_count
-from estimand.trust.evidence import Evidence, evidence_from_weights
+from estimand.trust import Evidence, evidence_from_weights
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, repr=False)
@@ -46,7 +44,7 @@ class ImportanceSampling(Settings):
         if self.batch_size is not None:
             require_count("ImportanceSampling", "batch_size", self.batch_size)
         if isinstance(self.proposal, Mapping):
-            object.__setattr__(self, "proposal", _SiteDistributions(dict(self.proposal)))
+            object.__setattr__(self, "proposal", SiteDistributions(self.proposal))
         is_known = isinstance(self.proposal, dist.Distribution) or callable(self.proposal)
         if self.proposal is not None and not is_known:
             raise TypeError(
@@ -58,16 +56,15 @@ class ImportanceSampling(Settings):
         if self.proposal is None:
             density.require_prior("ImportanceSampling without a proposal")
             return
-        guide = self._guide(density)
+        guide = guide_of("ImportanceSampling", density.model, self.proposal)
 
         def draw(rng_key: jax.Array) -> None:
-            sites = _run_guide(guide, density, rng_key)
-            for place in density.layout.sites:
-                if place.latent.name not in sites:
+            values = propose(guide, density.model, density.arrays, rng_key).values
+            for site in density.layout.sites:
+                if site.name not in values:
                     raise ProgramError(
-                        f"ImportanceSampling: the proposal does not sample site "
-                        f"{place.latent.name!r} of program {density.name!r}; it must sample every "
-                        "latent site."
+                        f"ImportanceSampling: the proposal does not sample site {site.name!r} of "
+                        f"program {density.name!r}; it must sample every latent site."
                     )
 
         jax.eval_shape(draw, jax.random.key(0))
@@ -75,35 +72,6 @@ class ImportanceSampling(Settings):
     def estimate(self, rng_key: jax.Array, density: Density) -> Evidence:
         self.check(density)
         return _importance_sample(self, rng_key, density)
-
-    def _guide(self, density: Density) -> Callable:
-        if not isinstance(self.proposal, dist.Distribution):
-            return self.proposal
-        if len(density.layout.sites) != 1:
-            names = [site.latent.name for site in density.layout.sites]
-            raise ProgramError(
-                f"ImportanceSampling: program {density.name!r} has latent sites {names}; give the "
-                "proposal as a dict of distributions by site."
-            )
-        return _SiteDistributions({density.layout.sites[0].latent.name: self.proposal})
-
-
-class _SiteDistributions:
-    """A guide that draws each site from a distribution of its own."""
-
-    def __init__(self, distributions: dict[str, dist.Distribution]):
-        self.distributions = distributions
-
-    def __call__(self, *_args: Any, **_kwargs: Any) -> None:
-        for name, distribution in self.distributions.items():
-            numpyro.sample(name, distribution)
-
-
-def _run_guide(guide: Callable, density: Density, rng_key: jax.Array) -> dict:
-    args, kwargs = density.arguments()
-    with TRACING, handlers.trace() as sites, handlers.seed(rng_seed=rng_key):
-        guide(*args, **kwargs)
-    return {name: site for name, site in sites.items() if site["type"] == "sample"}
 
 
 @functools.partial(jax.jit, static_argnums=0)
@@ -115,10 +83,10 @@ def _importance_sample(
         return position, terms.log_weight
 
     def from_guide(key: jax.Array) -> tuple:
-        sites = _run_guide(settings._guide(density), density, key)
-        log_proposal = sum(jnp.sum(site["fn"].log_prob(site["value"])) for site in sites.values())
-        position, terms = density.terms_at({name: s["value"] for name, s in sites.items()})
-        log_weight = terms.log_prior + terms.log_weight - log_proposal
+        guide = guide_of("ImportanceSampling", density.model, settings.proposal)
+        proposed = propose(guide, density.model, density.arrays, key)
+        position, terms = density.terms_at(proposed.values)
+        log_weight = terms.log_prior + terms.log_weight - proposed.log_density
         is_outside = terms.log_prior == -jnp.inf
         return position, jnp.where(is_outside, -jnp.inf, log_weight)
 

@@ -14,11 +14,11 @@ from jax.scipy.special import logsumexp
 
 from estimand.density import Density, is_invalid
 from estimand.kernels import MALA, AdaptableKernel, RandomWalk, Tuning
+from estimand.sampling import Cloud, Population, drive, from_prior, start_cloud
 from estimand.sampling import resampling as schemes
 from estimand.sampling import schedule as schedules
-from estimand.sampling.tempering import Cloud, Population, drive, from_prior, start_cloud
 from estimand.settings import Settings, require_count, require_share
-from estimand.trust.evidence import Evidence, Trace
+from estimand.trust import Evidence, Trace
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, repr=False)
@@ -84,7 +84,7 @@ class SMC(Settings):
         if self.kernel is not None:
             return self.kernel
         is_small = density.layout.num_continuous <= 6
-        return RandomWalk() if is_small or density.layout.has_integers else MALA()
+        return RandomWalk() if is_small or density.layout.has_discrete else MALA()
 
     def check(self, density: Density) -> None:
         density.require_prior("SMC")

@@ -1,4 +1,4 @@
-"""Markov kernels that leave a tempered density invariant: a protocol, and a file for each kernel."""
+"""Markov kernels that leave a tempered density invariant: a protocol, and a file for each."""
 
 from estimand.kernels.hmc import HMC
 from estimand.kernels.independent_t import IndependentT

@@ -81,6 +81,7 @@ class Kernel(Protocol):
 def cost(
     evaluations: Any = 0, gradients: Any = 0, invalid: Any = False, acceptance: Any = 0.0
 ) -> Info:
+    """What a step cost, as arrays."""
     return Info(
         jnp.asarray(acceptance, jnp.result_type(float)),
         jnp.asarray(evaluations, jnp.int32),
@@ -101,6 +102,7 @@ def is_bad(proposed: Terms, current: Terms) -> jax.Array:
 def accept(
     rng_key: jax.Array, log_ratio: jax.Array, proposal: State, state: State
 ) -> tuple[State, jax.Array]:
+    """The proposal with probability min(1, ratio), else the state; and whether it was accepted."""
     accepted = -jax.random.exponential(rng_key, dtype=log_ratio.dtype) < log_ratio
     return jax.tree.map(lambda new, old: jnp.where(accepted, new, old), proposal, state), accepted
 

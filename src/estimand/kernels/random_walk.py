@@ -97,11 +97,12 @@ class RandomWalk(GradientFreeKernel):
         prior and cancels; the rest of the tempered density decides.
         """
         draw_key, choose_key, accept_key = jax.random.split(rng_key, 3)
-        drawn, before, after = density.draw_discrete(draw_key, state.position)
-        element = jax.random.randint(choose_key, (), 0, before.size)
-        position = jnp.where(density.layout.discrete_elements == element, drawn, state.position)
+        redraw = density.redraw(draw_key, state.position)
+        element = jax.random.randint(choose_key, (), 0, redraw.log_before.size)
+        is_chosen = density.layout.discrete_elements == element
+        position = jnp.where(is_chosen, redraw.position, state.position)
         terms = density.terms(position)
         log_ratio = point.log_density(terms) - point.log_density(state.terms)
-        log_ratio += before[element] - after[element]
+        log_ratio += redraw.log_before[element] - redraw.log_after[element]
         state, accepted = accept(accept_key, log_ratio, State(position, terms, ()), state)
         return state, cost(evaluations=2, invalid=is_bad(terms, state.terms), acceptance=accepted)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from typing import Any
 
 import jax.numpy as jnp
@@ -73,8 +72,8 @@ def _factor(
 
 
 def _site_scales(owner: str, density: Density, scales: dict[str, Any]) -> np.ndarray:
-    continuous = [site for site in density.layout.sites if not site.latent.is_discrete]
-    names = [site.latent.name for site in continuous]
+    continuous = [site for site in density.layout.sites if not site.is_discrete]
+    names = [site.name for site in continuous]
     for name in scales:
         if name not in names:
             raise ValueError(
@@ -83,14 +82,14 @@ def _site_scales(owner: str, density: Density, scales: dict[str, Any]) -> np.nda
             )
     pieces = []
     for site in continuous:
-        if site.latent.name not in scales:
-            raise ValueError(f"{owner}: scale has no entry for site {site.latent.name!r}.")
-        value = np.asarray(scales[site.latent.name])
+        if site.name not in scales:
+            raise ValueError(f"{owner}: scale has no entry for site {site.name!r}.")
+        value = np.asarray(scales[site.name])
         try:
-            pieces.append(np.broadcast_to(value, site.shape).reshape(math.prod(site.shape)))
+            pieces.append(np.broadcast_to(value, site.coordinate_shape).reshape(site.size))
         except ValueError:
             raise ValueError(
-                f"{owner}: scale of site {site.latent.name!r} has shape {value.shape}; its "
-                f"unconstrained shape is {site.shape}."
+                f"{owner}: scale of site {site.name!r} has shape {value.shape}; its "
+                f"unconstrained shape is {site.coordinate_shape}."
             ) from None
     return np.concatenate(pieces)[None]

@@ -1,1 +1,23 @@
-"""Methods: how an expectation is estimated."""
+"""Methods: how an expectation is estimated. A protocol, and a file for each."""
+
+from estimand.methods.adaptive import AdaptiveIS
+from estimand.methods.auto import Auto
+from estimand.methods.posterior_bridge import PosteriorBridge
+from estimand.methods.posterior_mcmc import PosteriorMCMC
+from estimand.methods.protocol import Cost, Method, Run, interrupted
+from estimand.methods.self_normalised import SelfNormalised
+from estimand.methods.tabi import SKIP, TABI
+
+__all__ = [
+    "SKIP",
+    "TABI",
+    "AdaptiveIS",
+    "Auto",
+    "Cost",
+    "Method",
+    "PosteriorBridge",
+    "PosteriorMCMC",
+    "Run",
+    "SelfNormalised",
+    "interrupted",
+]

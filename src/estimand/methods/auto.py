@@ -1,37 +1,37 @@
-"""The default method: a fitted mixture where that works, SMC or bridge sampling elsewhere."""
+"""The default method: routes tried in order, each for the outputs that are still weak."""
 
 from __future__ import annotations
 
 import dataclasses
 import math
-from typing import Any
+import zlib
+from collections.abc import Sequence
+from typing import NamedTuple, Protocol
 
 import jax
 
 from estimand.density import Density
-from estimand.estimators.bridge import BridgeSampling
-from estimand.estimators.importance import ImportanceSampling
-from estimand.estimators.smc import SMC
-from estimand.methods.adaptive.draws import is_reached
-from estimand.methods.adaptive.method import SLACK, AdaptiveIS
+from estimand.estimators import SMC, BridgeSampling, Estimator, ImportanceSampling
+from estimand.methods.adaptive import AdaptiveIS, parts_of, require_budget
 from estimand.methods.posterior_bridge import PosteriorBridge
 from estimand.methods.protocol import (
-    MAX_JOINT_ERRORS,
-    Figures,
+    Cost,
     Run,
-    gravity,
     in_plain_coordinates,
-    joint_errors,
-    worst,
+    over_budget,
+    over_time,
 )
 from estimand.methods.tabi import TABI
-from estimand.model.sites import ProgramError
-from estimand.runtime.compilation import compile_seconds
-from estimand.runtime.interruption import offer, offering_nothing
-from estimand.runtime.journal import clock, remember
-from estimand.runtime.progress import Progress, say
+from estimand.model import ProgramError
+from estimand.runtime import OutOfTimeError, Progress, Runtime
 from estimand.settings import Settings, require_count
-from estimand.trust.status import Status
+from estimand.trust import (
+    Finding,
+    OutputEstimate,
+    Status,
+    check_agreement,
+    check_goal,
+)
 
 # Above this dimension the last route is bridge sampling instead of islands. Chains are many and
 # start apart, so that separate modes show as chains that disagree.
@@ -39,17 +39,20 @@ MAX_ISLAND_DIMENSION = 20
 ISLANDS = SMC(num_particles=4000, num_steps=40, num_islands=16)
 CHAINS = BridgeSampling(num_samples=2500, num_warmup=1000, num_chains=8)
 # For programs without latent sites, whose weights are all equal.
-POINT = TABI(ImportanceSampling(num_samples=1000))
+POINT = ImportanceSampling(num_samples=1000)
 # What these cost for each density, roughly.
 ROUTE_COST = 1_000_000
 # Shares of the budget for the mixture, and for a second one in other coordinates.
 FIRST_SHARE, SECOND_SHARE = 0.8, 0.2
+# Share of the budget that must be left for a comparison with another route.
+COMPARISON_SHARE = 0.3
 MIN_SCALE = 0.1
+MIN_ISLAND_CHAINS = 10
 # Every output is explored on its own: ten take ten seconds, and more than this an hour.
 MAX_OUTPUTS = 200
 
-# Statuses that another route may mend. A NaN or missing mass it would only find again.
-_MENDABLE = (
+# Statuses that another route may fix. A NaN or missing mass it would only find again.
+_FIXABLE = (
     Status.low_ess,
     Status.heavy_tailed,
     Status.replicates_disagree,
@@ -63,7 +66,7 @@ class Auto(Settings):
 
     Programs go through `AdaptiveIS`, in standardised coordinates and, where its own checks do not
     pass and a prior scale is itself unknown, in the model's own ones. Outputs that no mixture
-    fits, and programs with discrete sites that are no integers, are estimated by `TABI` with
+    fits, and programs with discrete sites that are not integers, are estimated by `TABI` with
     independent islands of `SMC`, whose error is that between islands: coarser, and honest. Above
     20 continuous dimensions it is `BridgeSampling` of NUTS chains, which cannot see a mode that no
     chain visits, compared with `PosteriorBridge` while the budget lasts. Routes that contradict
@@ -71,9 +74,11 @@ class Auto(Settings):
 
     Args:
         relative_error: standard error to reach, relative to the value.
-        max_evaluations: evaluations that may be spent, a gradient counting as 3; a route that has
-            begun is finished.
-        max_seconds: time after which no further route or round is begun.
+        max_evaluations: evaluations that may be spent, a gradient counting as 3. A budget below
+            the least that the method can do is refused; a route that has begun is finished, and
+            the notes say by how much the budget was overrun.
+        max_seconds: time limit. When it is up, the step under way is finished and what is known
+            is returned; the notes say by how much it was overrun.
 
     Examples:
         >>> method = ep.Auto(relative_error=0.001, max_seconds=60)
@@ -101,198 +106,307 @@ class Auto(Settings):
                 "a time, as in expectation[0]; or all from the same draws of the posterior by "
                 "SelfNormalised(SMC()) or PosteriorMCMC()."
             )
+        require_budget("Auto", self.max_evaluations, least_evaluations(density))
 
-    def run(self, rng_key: jax.Array, density: Density) -> Run:
-        return _Journey(self, rng_key, density).run()
+    def run(self, rng_key: jax.Array, density: Density, runtime: Runtime) -> Run:
+        started = runtime.clock()
+        limited = runtime.until(started + self.max_seconds)
+        journey = Journey(self, rng_key, density, limited, started)
+        try:
+            for route in ROUTES:
+                if route.applies(journey):
+                    journey = route.follow(journey)
+                    limited.offer(journey.finished)
+            run = journey.finished()
+        except OutOfTimeError:
+            assert limited.offered is not None
+            detail = f"the time limit of {self.max_seconds:g} s was reached before all routes"
+            finding = Finding(Status.not_converged, None, detail, "time")
+            run = limited.offered().with_finding(finding)
+        why = "a route that has begun is finished"
+        notes = over_budget(run.cost, self.max_evaluations, why)
+        if math.isfinite(self.max_seconds):
+            seconds = runtime.clock() - started
+            notes += over_time(seconds, self.max_seconds, runtime.compile_seconds())
+        return run.with_notes(*notes)
 
 
-class _Journey:
-    """One estimation under way: the figures so far, and what they cost."""
+def least_evaluations(density: Density) -> int:
+    """What the smallest possible run of the default method costs."""
+    num_parts = len(parts_of(density))
+    if density.dimension == 0:
+        return POINT.num_samples * num_parts
+    if not density.layout.is_relaxable:
+        return MIN_ISLAND_CHAINS * ISLANDS.num_steps * ISLANDS.num_islands * num_parts
+    return AdaptiveIS().least_evaluations(density)
 
-    def __init__(self, settings: Auto, rng_key: jax.Array, density: Density):
-        self.settings, self.rng_key, self.density = settings, rng_key, density
-        self.started = clock()
-        self.num_evaluations = self.num_gradients = 0
-        self.notes: list[str] = []
 
-    def run(self) -> Run:
+class Journey(NamedTuple):
+    """One estimation under way: the outputs so far, how they were obtained, and their cost."""
+
+    settings: Auto
+    rng_key: jax.Array
+    density: Density
+    runtime: Runtime
+    started: float
+    outputs: tuple[OutputEstimate, ...] = ()
+    cost: Cost = Cost()
+    notes: tuple[str, ...] = ()
+
+    def finished(self) -> Run:
+        return Run(self.outputs, *self.cost, notes=self.notes)
+
+    def key(self, route: str) -> jax.Array:
+        """The random key of a route, whichever were taken before it."""
+        return jax.random.fold_in(self.rng_key, zlib.crc32(route.encode()))
+
+    @property
+    def weak(self) -> tuple[int, ...]:
+        """The outputs that another route may fix."""
         if self.density.dimension == 0:
-            self.notes.append("there is nothing to draw: it is the return value itself")
-            run = self._counted(POINT.run(self._next_key(), self.density))
-            return self._finished(run, list(run.figures))
-        layout = self.density.layout
-        if not layout.is_spreadable:
-            outputs = tuple(range(self.density.num_outputs))
-            run = self._by_islands(outputs)
-            self.notes.append(f"by islands of SMC: site {layout.discrete_sites[0]!r} is discrete")
-            return self._finished(run, list(map(self._judged, run.figures)))
-        has_varying_scales = self.density.has_varying_scales()
-        is_event = self.density.has_comparisons
-        is_standardised = has_varying_scales or not is_event
-        run = self._by_mixture(FIRST_SHARE, standardise=is_standardised)
-        figures = list(run.figures)
-        offer(lambda: self._finished(run, figures))
-        with offering_nothing():
-            self._mend(figures, has_varying_scales or is_event, not is_standardised)
-        return self._finished(run, figures)
-
-    def _mend(self, figures: list[Figures], has_other: bool, standardise: bool) -> None:
-        """Puts the figures of other routes in the place of weak ones, as far as is allowed."""
-        can_repeat = self._weak(figures) and self._has_left(max(SECOND_SHARE, self.spent_share / 2))
-        if can_repeat and has_other:
-            other = self._by_mixture(SECOND_SHARE, standardise=standardise)
-            self._take(figures, other.figures, "the mixture in other coordinates")
-        weak = self._weak(figures)
-        if weak and self._has_left(MIN_SCALE * self._route_share(weak)):
-            self._take_last_route(figures, weak)
-
-    def _by_mixture(self, share: float, *, standardise: bool) -> Run:
-        method = AdaptiveIS(
-            relative_error=self.settings.relative_error,
-            max_evaluations=max(1, int(share * self.settings.max_evaluations)),
-            max_seconds=max(share * self.seconds_left, 1e-3),
-            standardise=standardise,
-        )
-        run = self._counted(method.run(self._next_key(), self.density))
-        self.notes.extend(note for note in run.notes if note not in self.notes)
-        return run
-
-    def _take_last_route(self, figures: list[Figures], weak: tuple[int, ...]) -> None:
-        if self.density.dimension <= MAX_ISLAND_DIMENSION or self.density.layout.has_integers:
-            run = self._by_islands(weak)
-            self._take(figures, self._spread(run.figures, weak), "islands of SMC")
-            return
-        run = self._by_chains(weak)
-        self._take(figures, self._spread(run.figures, weak), "bridge sampling of NUTS draws")
-        if self._has_left(0.3):
-            say(Progress("comparing with the bridge from the posterior"))
-            method = PosteriorBridge()
-            other = self._counted(
-                method.run(self._next_key(), self.density.standardised(), outputs=weak)
-            )
-            self._compare(figures, self._spread(other.figures, weak))
-
-    def _by_islands(self, outputs: tuple[int, ...]) -> Run:
-        scale = self._scale(outputs)
-        chains = max(10, int(scale * ISLANDS.num_chains))
-        islands = dataclasses.replace(ISLANDS, num_particles=chains * ISLANDS.num_steps)
-        return self._by_parts(islands, outputs)
-
-    def _by_chains(self, outputs: tuple[int, ...]) -> Run:
-        count = max(200, int(self._scale(outputs) * CHAINS.num_samples))
-        return self._by_parts(dataclasses.replace(CHAINS, num_samples=count), outputs)
-
-    def _by_parts(self, route: Any, outputs: tuple[int, ...]) -> Run:
-        say(Progress(f"by {type(route).__name__}", self.spent, self.settings.max_evaluations))
-        density = self.density
-        if not density.layout.has_integers:
-            density = density.standardised()
-        run = TABI(route).run(self._next_key(), density, outputs)
-        return self._counted(in_plain_coordinates(run, density))
+            return ()
+        statuses = [output.status for output in self.outputs]
+        return tuple(number for number, status in enumerate(statuses) if status in _FIXABLE)
 
     # --- what is left ---
 
     @property
-    def spent(self) -> int:
-        return self.num_evaluations + 3 * self.num_gradients
-
-    @property
     def seconds_left(self) -> float:
-        return self.settings.max_seconds - (clock() - self.started)
+        if math.isinf(self.settings.max_seconds):
+            return math.inf
+        return self.settings.max_seconds - (self.runtime.clock() - self.started)
 
     @property
     def spent_share(self) -> float:
-        return self.spent / self.settings.max_evaluations
+        return self.cost.spent / self.settings.max_evaluations
 
-    @property
     def share_left(self) -> float:
         """What is left of the budget, or less if at the pace so far there is no time for it.
 
         A further route is compiled again, which takes as long as it has so far.
         """
-        compiling = remember("compile seconds", compile_seconds)
-        running = clock() - self.started - compiling
+        if math.isinf(self.settings.max_seconds):
+            return 1 - self.spent_share
+        compiling = self.runtime.compile_seconds()
+        running = self.runtime.clock() - self.started - compiling
         seconds_per_share = max(running, 0.0) / max(self.spent_share, 1e-12)
         in_time = (self.seconds_left - compiling) / max(seconds_per_share, 1e-12)
         return min(1 - self.spent_share, in_time)
 
-    def _has_left(self, share: float) -> bool:
-        return self.share_left >= share and self.seconds_left > 0
+    def has_left(self, share: float) -> bool:
+        return self.share_left() >= share and self.seconds_left > 0
 
-    def _scale(self, outputs: tuple[int, ...]) -> float:
-        """How large a last route may be that estimates each part on its own."""
-        return min(1.0, max(MIN_SCALE, self.share_left / self._route_share(outputs)))
+    def has_left_for_parts(self) -> bool:
+        """Whether the smallest route that takes each part on its own can be paid."""
+        return self.has_left(MIN_SCALE * self._route_share(self.weak))
 
-    def _route_share(self, outputs: tuple[int, ...]) -> float:
-        """What a last route of full size costs, as a share of the budget."""
+    def scale(self, outputs: Sequence[int]) -> float:
+        """How large a route may be that takes each part on its own."""
+        return min(1.0, max(MIN_SCALE, self.share_left() / self._route_share(outputs)))
+
+    def _route_share(self, outputs: Sequence[int]) -> float:
+        """What a route of full size that takes each part on its own costs, of the budget."""
         return ROUTE_COST * (1 + len(outputs)) / self.settings.max_evaluations
 
-    def _next_key(self) -> jax.Array:
-        self.rng_key, key = jax.random.split(self.rng_key)
-        return key
+    # --- what is taken over ---
 
-    def _counted(self, run: Run) -> Run:
-        self.num_evaluations += run.num_evaluations
-        self.num_gradients += run.num_gradients
-        return run
+    def with_run(self, run: Run) -> Journey:
+        """After a route: its cost and notes, whatever becomes of its outputs."""
+        notes = tuple(dict.fromkeys((*self.notes, *run.notes)))
+        return self._replace(cost=self.cost + run.cost, notes=notes)
 
-    # --- which figures are kept ---
-
-    def _weak(self, figures: list[Figures]) -> tuple[int, ...]:
-        return tuple(i for i, item in enumerate(figures) if item.status in _MENDABLE)
-
-    def _spread(self, figures: tuple[Figures, ...], outputs: tuple[int, ...]) -> list:
-        spread: list[Figures | None] = [None] * self.density.num_outputs
-        for output, item in zip(outputs, figures, strict=True):
-            spread[output] = self._judged(item)
-        return spread
-
-    def _judged(self, figures: Figures) -> Figures:
-        if math.isinf(figures.degrees):
-            figures = figures._replace(degrees=float(CHAINS.num_chains - 1))
-        if figures.status is Status.ok and not is_reached(
-            figures, SLACK * self.settings.relative_error
-        ):
-            return figures._replace(status=Status.not_converged)
-        return figures
-
-    def _take(self, figures: list[Figures], others: Any, route: str) -> None:
-        """The other route's figures where they have the better status, or the smaller error."""
-        assert self.density.layout.output is not None
-        for output in self._weak(figures):
-            mine, other = figures[output], others[output]
+    def taking(self, others: dict[int, OutputEstimate], route: str) -> Journey:
+        """Another route's outputs where they have the better status, or the smaller error."""
+        outputs, notes = list(self.outputs), list(self.notes)
+        for number in self.weak:
+            mine, other = outputs[number], others.get(number)
             if other is None or not _is_better(other, mine):
                 continue
-            label = self.density.layout.output.labels[output] or "the estimate"
-            self.notes.append(f"{label} by {route}: before, it was {mine.status.name}")
-            figures[output] = other
+            notes.append(f"{self._label(number)} by {route}: before, it was {mine.status.name}")
+            outputs[number] = other._replace(route=route)
+        return self._replace(outputs=tuple(outputs), notes=tuple(notes))
 
-    def _compare(self, figures: list[Figures], others: Any) -> None:
-        for output, other in enumerate(others):
-            if other is None or other.status not in (Status.ok, Status.not_converged):
-                continue
-            mine = figures[output]
-            said = f"the bridge from the posterior says {other.value:.4g}"
-            if joint_errors(mine, other) > MAX_JOINT_ERRORS:
-                status = worst([mine.status, Status.replicates_disagree])
-                figures[output] = mine._replace(status=status)
-                said += ", which contradicts it"
-            self.notes.append(f"{said} ± {other.standard_error:.2g}")
-
-    def _finished(self, run: Run, figures: list[Figures]) -> Run:
-        return run._replace(
-            figures=tuple(figures),
-            num_evaluations=self.num_evaluations,
-            num_gradients=self.num_gradients,
-            notes=tuple(self.notes),
-        )
+    def _label(self, number: int) -> str:
+        assert self.density.model.output is not None
+        return self.density.model.output.labels[number] or "the estimate"
 
 
-def _is_better(one: Figures, other: Figures) -> bool:
-    def key(figures: Figures) -> tuple:
-        has_error, status = math.isfinite(figures.standard_error), figures.status
+def _is_better(one: OutputEstimate, other: OutputEstimate) -> bool:
+    def key(output: OutputEstimate) -> tuple:
         # Few effective draws and too large an error are the same lack.
-        grave = gravity(Status.low_ess if status is Status.not_converged else status)
-        return not has_error, grave, figures.standard_error
+        status = Status.low_ess if output.status is Status.not_converged else output.status
+        return not math.isfinite(output.standard_error), status.severity, output.standard_error
 
     return key(one) < key(other)
+
+
+# --- routes ---
+
+
+class Route(Protocol):
+    """A way to estimate: whether it is to be taken now, and the journey after it."""
+
+    def applies(self, journey: Journey) -> bool: ...
+
+    def follow(self, journey: Journey) -> Journey: ...
+
+
+class _Point:
+    """Programs without latent sites: the return value itself."""
+
+    name = "the return value itself"
+
+    def applies(self, journey: Journey) -> bool:
+        return journey.density.dimension == 0
+
+    def follow(self, journey: Journey) -> Journey:
+        run = TABI(POINT).run(journey.key(self.name), journey.density, journey.runtime)
+        note = "there is nothing to draw: it is the return value itself"
+        outputs = tuple(output._replace(route=self.name) for output in run.outputs)
+        return journey.with_run(run.with_notes(note))._replace(outputs=outputs)
+
+
+class _Mixture:
+    """A mixture fitted to all parts, in the coordinates that suit the program."""
+
+    name = "the mixture"
+
+    def applies(self, journey: Journey) -> bool:
+        return not journey.outputs and journey.density.layout.is_relaxable
+
+    def follow(self, journey: Journey) -> Journey:
+        standardise = _prefers_standardised(journey.density)
+        run = _by_mixture(journey, self.name, FIRST_SHARE, standardise)
+        outputs = tuple(output._replace(route=self.name) for output in run.outputs)
+        return journey.with_run(run)._replace(outputs=outputs)
+
+
+class _OtherMixture:
+    """The mixture in the other coordinates, where these differ."""
+
+    name = "the mixture in other coordinates"
+
+    def applies(self, journey: Journey) -> bool:
+        share = max(SECOND_SHARE, journey.spent_share / 2)
+        if not journey.weak or not journey.density.layout.is_relaxable:
+            return False
+        return _has_other_coordinates(journey.density) and journey.has_left(share)
+
+    def follow(self, journey: Journey) -> Journey:
+        standardise = not _prefers_standardised(journey.density)
+        run = _by_mixture(journey, self.name, SECOND_SHARE, standardise)
+        return journey.with_run(run).taking(dict(enumerate(run.outputs)), self.name)
+
+
+class _Islands:
+    """Independent islands of SMC for each part; from the start for discrete, non-integer sites."""
+
+    name = "islands of SMC"
+
+    def applies(self, journey: Journey) -> bool:
+        if not journey.outputs:
+            return not journey.density.layout.is_relaxable
+        return bool(journey.weak) and _suits_islands(journey) and journey.has_left_for_parts()
+
+    def follow(self, journey: Journey) -> Journey:
+        outputs = journey.weak or tuple(range(journey.density.num_outputs))
+        chains = max(MIN_ISLAND_CHAINS, int(journey.scale(outputs) * ISLANDS.num_chains))
+        islands = dataclasses.replace(ISLANDS, num_particles=chains * ISLANDS.num_steps)
+        run = _by_parts(journey, self.name, islands, outputs)
+        if journey.outputs:
+            found = dict(zip(outputs, run.outputs, strict=True))
+            return journey.with_run(run).taking(found, self.name)
+        site = journey.density.layout.discrete_sites[0]
+        run = run.with_notes(f"by islands of SMC: site {site!r} is discrete")
+        estimates = tuple(output._replace(route=self.name) for output in run.outputs)
+        return journey.with_run(run)._replace(outputs=estimates)
+
+
+class _Chains:
+    """Bridge sampling of NUTS chains for each part, and a comparison with another bridge."""
+
+    name = "bridge sampling of NUTS draws"
+
+    def applies(self, journey: Journey) -> bool:
+        is_alternative = bool(journey.weak) and not _suits_islands(journey)
+        return is_alternative and journey.has_left_for_parts()
+
+    def follow(self, journey: Journey) -> Journey:
+        weak = journey.weak
+        count = max(200, int(journey.scale(weak) * CHAINS.num_samples))
+        chains = dataclasses.replace(CHAINS, num_samples=count)
+        run = _by_parts(journey, self.name, chains, weak)
+        found = dict(zip(weak, run.outputs, strict=True))
+        journey = journey.with_run(run).taking(found, self.name)
+        if not journey.has_left(COMPARISON_SHARE):
+            return journey
+        journey.runtime.offer(journey.finished)
+        return self._compared(journey, weak)
+
+    def _compared(self, journey: Journey, outputs: tuple[int, ...]) -> Journey:
+        name = "the bridge from the posterior"
+        journey.runtime.report(Progress(f"comparing with {name}"))
+        density, key = journey.density.standardised(), journey.key(name)
+        run = PosteriorBridge().run_outputs(key, density, journey.runtime, outputs)
+        journey = journey.with_run(run._replace(notes=()))
+        estimates, notes = list(journey.outputs), list(journey.notes)
+        for number, other in zip(outputs, run.outputs, strict=True):
+            if other.status not in (Status.ok, Status.not_converged):
+                continue
+            findings = check_agreement(estimates[number], other, name)
+            estimates[number] = estimates[number].with_findings(findings)
+            verdict = ", which contradicts it" if findings else ""
+            said = f"{name} says {other.value:.4g} ± {other.standard_error:.2g}{verdict}"
+            notes.append(said)
+        return journey._replace(outputs=tuple(estimates), notes=tuple(notes))
+
+
+ROUTES: tuple[Route, ...] = (_Point(), _Mixture(), _OtherMixture(), _Islands(), _Chains())
+"""The routes in the order in which they are tried."""
+
+
+def _suits_islands(journey: Journey) -> bool:
+    layout = journey.density.layout
+    return layout.dimension <= MAX_ISLAND_DIMENSION or layout.has_discrete
+
+
+def _prefers_standardised(density: Density) -> bool:
+    return density.has_varying_scales() or not density.has_comparisons
+
+
+def _has_other_coordinates(density: Density) -> bool:
+    return density.has_varying_scales() or density.has_comparisons
+
+
+def _by_mixture(journey: Journey, name: str, share: float, standardise: bool) -> Run:
+    settings = journey.settings
+    method = AdaptiveIS(
+        relative_error=settings.relative_error,
+        max_evaluations=max(1, int(share * settings.max_evaluations)),
+        max_seconds=max(share * journey.seconds_left, 1e-3),
+        standardise=standardise,
+    )
+    runtime = journey.runtime.until(math.inf, aside=bool(journey.outputs))
+    return method.run_within(journey.key(name), journey.density, runtime)
+
+
+def _by_parts(journey: Journey, name: str, estimator: Estimator, outputs: Sequence[int]) -> Run:
+    """Each part on its own, with outputs that say whether the requested error was reached."""
+    budget = journey.settings.max_evaluations
+    journey.runtime.report(Progress(f"by {type(estimator).__name__}", journey.cost.spent, budget))
+    density = journey.density
+    if not density.layout.has_discrete:
+        density = density.standardised()
+    run = TABI(estimator).run_outputs(journey.key(name), density, journey.runtime, outputs)
+    judged = tuple(
+        _judged(output, journey.settings) for output in in_plain_coordinates(run.outputs, density)
+    )
+    return run._replace(outputs=judged)
+
+
+def _judged(output: OutputEstimate, settings: Auto) -> OutputEstimate:
+    if math.isinf(output.degrees):
+        output = output._replace(degrees=float(CHAINS.num_chains - 1))
+    if output.status:
+        output = output.with_findings(check_goal(output, settings.relative_error))
+    return output

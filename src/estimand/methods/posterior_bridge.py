@@ -11,38 +11,46 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
-from numpyro.diagnostics import effective_sample_size as autocorrelation_size
 
 from estimand.density import Density, PathPoint, Terms, is_invalid
 from estimand.kernels import HMC, AdaptableKernel, RandomWalk
-from estimand.methods.protocol import (
-    LOG_MAX,
-    MAX_JOINT_ERRORS,
-    Figures,
-    Method,
-    Run,
-    joint_errors,
-    rule_of_three,
-    worst,
-)
-from estimand.model.sites import ProgramError
-from estimand.runtime.journal import remember
-from estimand.sampling import resampling as schemes
-from estimand.sampling.bridging import meng_wong
-from estimand.sampling.chains import (
-    MAX_R_HAT,
+from estimand.methods.protocol import Cost, Method, Run
+from estimand.model import ProgramError
+from estimand.runtime import Runtime, Task, run_task
+from estimand.sampling import (
     NUM_STARTS,
+    Chains,
+    Population,
+    autocorrelation_size,
     check_draws,
+    drive,
+    effective_sample_size,
+    log_mean,
+    meng_wong,
     nuts_chains,
     positions_of,
     r_hat,
+    start_cloud,
+    total,
 )
-from estimand.sampling.tempering import Population, drive, start_cloud
-from estimand.sampling.weights import effective_sample_size, log_mean, total
+from estimand.sampling import resampling as schemes
 from estimand.settings import Settings, require_count, require_share
-from estimand.trust.evidence import is_precise
-from estimand.trust.status import Status
-from estimand.trust.thresholds import MIN_ESS
+from estimand.trust import (
+    EffectiveSizes,
+    Finding,
+    OutputEstimate,
+    Parts,
+    Ratio,
+    Status,
+    check_agreement,
+    check_mixing,
+    check_precision,
+    check_size,
+    from_ratio,
+    is_material,
+    no_mass,
+    without_value,
+)
 
 NOTE = (
     "by the bridge from the posterior: a mode of the target where the posterior has no draws "
@@ -55,8 +63,8 @@ class PosteriorBridge(Settings):
     """Posterior draws carried over to the target along γ·f^b, from b = 0 to b = 1.
 
     For high dimension, where NUTS explores the posterior well and annealing from the prior is
-    dear. Every chain starts a sequential Monte Carlo run of its own, an island; the estimate is
-    the mean over islands and its error that between them, with Student's t. It goes where the
+    expensive. Every chain starts a sequential Monte Carlo run of its own, an island; the estimate
+    is the mean over islands and its error that between them, with Student's t. It goes where the
     posterior's draws lead: a mode that only f sees is missed, silently, and the result's notes
     always say so. `cross_check` compares it with a route that does not start at the posterior.
 
@@ -104,7 +112,7 @@ class PosteriorBridge(Settings):
             raise ValueError("PosteriorBridge: num_steps must be at least 2: the chains must move.")
         if self.num_samples < 4:
             raise ValueError("PosteriorBridge: num_samples must be at least 4 for R-hat.")
-        if self.cross_check is not None and not hasattr(self.cross_check, "run"):
+        if self.cross_check is not None and not isinstance(self.cross_check, Method):
             raise TypeError(
                 "PosteriorBridge: cross_check must be a method such as TABI(SMC()); it is "
                 f"{self.cross_check!r}."
@@ -145,7 +153,7 @@ class PosteriorBridge(Settings):
             density.require_prior("PosteriorBridge without draws")
         else:
             check_draws("PosteriorBridge", density, self.draws)
-            length = jnp.shape(self.draws[density.layout.sites[0].latent.name])[1]
+            length = jnp.shape(self.draws[density.layout.sites[0].name])[1]
             if length < 4:
                 raise ProgramError(
                     f"PosteriorBridge: draws has {length} draws in each chain; R-hat needs at "
@@ -154,77 +162,74 @@ class PosteriorBridge(Settings):
         if self.cross_check is not None:
             self.cross_check.check(density)
 
-    def run(
-        self, rng_key: jax.Array, density: Density, outputs: Sequence[int] | None = None
+    def run(self, rng_key: jax.Array, density: Density, runtime: Runtime) -> Run:
+        return self.run_outputs(rng_key, density, runtime, range(density.num_outputs))
+
+    def run_outputs(
+        self, rng_key: jax.Array, density: Density, runtime: Runtime, outputs: Sequence[int]
     ) -> Run:
-        """Figures of all outputs, or of some of them."""
-        outputs = range(density.num_outputs) if outputs is None else outputs
+        """Estimates of some of the outputs."""
         keys = jax.random.split(rng_key, 2 + 2 * density.num_outputs)
-        posterior = self._posterior(keys[0], density.part("gamma2"))
-        if posterior.positions is None:
-            figures = [Figures(0.0, math.inf, Status.no_mass_found, 0.0) for _ in outputs]
-            return posterior.run(figures, [])
+        posterior = self._posterior(keys[0], density.part("gamma2"), runtime)
+        if not posterior.positions.size:
+            finding = no_mass("no prior draw to start a chain from has posterior mass")
+            unknown = without_value(finding, ess=EffectiveSizes(z2=0.0))
+            return Run((unknown,) * len(outputs), *posterior.cost, notes=(NOTE,))
         population = self._population(self.kernel_for(density))
         starts = jnp.asarray(_cut(posterior.positions, self.num_islands, self.num_particles))
-        figures, bridges = [], []
-        for output in outputs:
-            parts = []
-            for number, name in enumerate(("gamma1_plus", "gamma1_minus")):
-                key = keys[2 + 2 * output + number]
-                parts.append(_bridge(population, key, density.part(name, output), starts))
-            bridges.extend(parts)
-            figures.append(_combine(parts[0], parts[1], posterior))
+        tasks = [
+            Task(
+                _temper_islands,
+                (population, keys[2 + 2 * output + number], density.part(name, output), starts),
+                kinds=(_Trail,),
+            )
+            for output in outputs
+            for number, name in enumerate(("gamma1_plus", "gamma1_minus"))
+        ]
+        bridges = [_bridge(population, starts, trail) for trail in runtime.map(tasks)]
         if self.draws is not None and any(part.is_foreign for part in bridges):
             raise ProgramError(
                 f"PosteriorBridge: the density of program {density.name!r} is 0 at some of the "
                 "draws; they must be posterior draws of the same program and data."
             )
-        run = posterior.run(figures, bridges)
+        run = Run(
+            tuple(
+                _combine(plus, minus, posterior)
+                for plus, minus in zip(bridges[::2], bridges[1::2], strict=True)
+            ),
+            *sum((part.cost for part in bridges), start=posterior.cost),
+            notes=(NOTE,),
+        )
         if self.cross_check is None:
             return run
-        return _compared(run, self.cross_check, self.cross_check.run(keys[1], density), outputs)
+        other = self.cross_check.run(keys[1], density, runtime)
+        return _compared(run, self.cross_check, other, outputs)
 
-    def _posterior(self, rng_key: jax.Array, density: Density) -> _Posterior:
+    def _posterior(self, rng_key: jax.Array, density: Density, runtime: Runtime) -> _Posterior:
         if self.draws is not None:
-            return _Posterior(positions_of("PosteriorBridge", density, self.draws), 0, 0)
-        num_tried = NUM_STARTS * self.num_islands
-        chains = nuts_chains(rng_key, density, self.num_samples, self.num_warmup, self.num_islands)
-        if chains is None:
-            return _Posterior(None, num_tried, 0)
-        return _Posterior(chains[0], num_tried, chains[1])
+            return _Posterior(positions_of("PosteriorBridge", density, self.draws), Cost())
+        settings = self.num_samples, self.num_warmup, self.num_islands
+        chains: Chains = run_task(
+            runtime, nuts_chains, rng_key, density, *settings, kinds=(Chains,)
+        )
+        cost = Cost(NUM_STARTS * self.num_islands, chains.num_gradients)
+        return _Posterior(chains.positions, cost)
 
 
 class _Posterior(NamedTuple):
-    """Posterior draws of shape (chains, draws, dimension), or None, and their cost."""
+    """Posterior draws of shape (chains, draws, dimension), empty if there are none; their cost."""
 
-    positions: np.ndarray | None
-    num_evaluations: int
-    num_gradients: int
+    positions: np.ndarray
+    cost: Cost
 
     @property
     def ess(self) -> float:
         """The least effective sample size of any coordinate."""
-        if self.positions is None:
-            return 0.0
-        sizes = np.asarray(autocorrelation_size(self.positions))
+        sizes = autocorrelation_size(self.positions)
         return float(np.clip(np.nan_to_num(sizes), 0.0, self.positions[..., 0].size).min())
 
-    @property
-    def statuses(self) -> list[Status]:
-        assert self.positions is not None
-        found = [Status.ok if self.ess >= MIN_ESS else Status.low_ess]
-        if not r_hat(self.positions) <= MAX_R_HAT:
-            found.append(Status.not_converged)
-        return found
-
-    def run(self, figures: list[Figures], bridges: list[_Bridged]) -> Run:
-        return Run(
-            figures=tuple(figures),
-            num_evaluations=self.num_evaluations + sum(part.num_evaluations for part in bridges),
-            num_gradients=self.num_gradients + sum(part.num_gradients for part in bridges),
-            ess_z2=self.ess,
-            notes=(NOTE,),
-        )
+    def findings(self) -> list[Finding]:
+        return check_size(self.ess, "Z2") + check_mixing(r_hat(self.positions), "Z2")
 
 
 def _cut(positions: np.ndarray, num_islands: int, num_particles: int) -> np.ndarray:
@@ -242,9 +247,8 @@ class _Bridged(NamedTuple):
 
     log_ratios: np.ndarray
     ess: float
-    statuses: list[Status]
-    num_evaluations: int
-    num_gradients: int
+    findings: list[Finding]
+    cost: Cost
     is_foreign: bool
 
     @property
@@ -304,12 +308,7 @@ def _temper_islands(
     )
 
 
-def _bridge(
-    population: Population, rng_key: jax.Array, density: Density, starts: jax.Array
-) -> _Bridged:
-    trail = remember(
-        "islands", lambda: _temper_islands(population, rng_key, density, starts), _Trail
-    )
+def _bridge(population: Population, starts: jax.Array, trail: _Trail) -> _Bridged:
     log_target = np.asarray(trail.log_target, float)
     betas = np.asarray(trail.betas, float)
     betas = betas[np.isfinite(betas)]
@@ -321,19 +320,22 @@ def _bridge(
                 for island in range(population.num_islands)
             ]
         )
-    statuses = [Status.nan_density] if total(trail.invalid) else []
+    findings = []
+    if num_invalid := total(trail.invalid):
+        detail = f"the density was NaN or +inf at {num_invalid:,} positions"
+        findings.append(Finding(Status.nan_density, None, detail, "numbers"))
     if not trail.is_finished:
-        statuses.append(Status.not_converged)
+        detail = "islands did not reach the target in the largest number of temperatures"
+        findings.append(Finding(Status.not_converged, None, detail, "path"))
     alive = np.asarray(starts)[log_target[0] > -np.inf]
     # Equal weights inside an island, the islands weighted by what they found.
     ess = population.num_particles * effective_sample_size(log_ratios)
     return _Bridged(
-        log_ratios,
-        min(ess, float(len(np.unique(alive, axis=0)))),
-        statuses,
-        total(trail.evaluations),
-        total(trail.gradients),
-        bool(trail.is_foreign),
+        log_ratios=log_ratios,
+        ess=min(ess, float(len(np.unique(alive, axis=0)))),
+        findings=findings,
+        cost=Cost(total(trail.evaluations), total(trail.gradients)),
+        is_foreign=bool(trail.is_foreign),
     )
 
 
@@ -352,62 +354,55 @@ def _log_ratio(betas: np.ndarray, log_target: np.ndarray, num_chains: int) -> fl
     return log_ratio
 
 
-def _combine(plus: _Bridged, minus: _Bridged, posterior: _Posterior) -> Figures:
+def _combine(plus: _Bridged, minus: _Bridged, posterior: _Posterior) -> OutputEstimate:
     """(Z1⁺ − Z1⁻)/Z2 as the mean over islands, with the error between them."""
-    parts = [part for part in (plus, minus) if part.log_mean > -math.inf]
-    statuses = [status for part in (plus, minus) for status in part.statuses]
-    figures = Figures(
-        value=0.0,
-        standard_error=math.inf,
-        status=worst([Status.no_mass_found, *statuses]),
-        ess_z1=min((part.ess for part in parts), default=0.0),
-        upper_bound=rule_of_three(posterior.ess),
-        ess_z1_plus=plus.ess,
-        ess_z1_minus=minus.ess,
+    parts = {"Z1_plus": plus, "Z1_minus": minus}
+    present = [part for part in parts.values() if part.log_mean > -math.inf]
+    findings = [finding for part in parts.values() for finding in part.findings]
+    ess = EffectiveSizes(
+        z1=min((part.ess for part in present), default=0.0),
+        z2=posterior.ess,
+        plus=plus.ess,
+        minus=minus.ess,
     )
-    if not parts:
-        return figures
-    log_scale = max(part.log_mean for part in parts)
-    sizes = [np.exp(part.log_ratios - log_scale) for part in (plus, minus)]
+    if not present:
+        finding = no_mass("f is 0 at all posterior draws")
+        return without_value(finding, *findings, ess=ess, num_draws=posterior.ess)
+    log_scale = max(part.log_mean for part in present)
+    sizes = {name: np.exp(part.log_ratios - log_scale) for name, part in parts.items()}
     count = len(plus.log_ratios)
-    differences = sizes[0] - sizes[1]
-    error = float(differences.std(ddof=1)) / math.sqrt(count)
-    statuses += posterior.statuses
-    for size, part in zip(sizes, (plus, minus), strict=True):
-        # A weak part does not matter while all of it is less than the error.
-        if size.mean() > 0.5 * error:
-            variance = size.var(ddof=1) / count / size.mean() ** 2
-            is_fine = part.ess >= MIN_ESS and is_precise(variance, count - 1)
-            statuses.append(Status.ok if is_fine else Status.low_ess)
-    scale = math.exp(min(log_scale, LOG_MAX))
-    return figures._replace(
-        value=float(differences.mean()) * scale,
-        standard_error=error * scale,
-        magnitude=float(sizes[0].mean() + sizes[1].mean()) * scale,
-        status=worst(statuses),
+    differences = sizes["Z1_plus"] - sizes["Z1_minus"]
+    errors = {name: size.std(ddof=1) / math.sqrt(count) for name, size in sizes.items()}
+    findings += posterior.findings()
+    for name, part in parts.items():
+        others = [error for other, error in errors.items() if other != name]
+        if is_material(sizes[name].mean(), others):
+            variance = (errors[name] / sizes[name].mean()) ** 2
+            findings += check_size(part.ess, name) + check_precision(variance, count - 1, name)
+    ratio = Ratio(
+        log_scale=log_scale,
+        value=float(differences.mean()),
+        standard_error=float(differences.std(ddof=1)) / math.sqrt(count),
+        magnitude=float(sum(size.mean() for size in sizes.values())),
         degrees=float(count - 1),
-        is_log_scale=len(parts) == 1,
     )
+    output = from_ratio(ratio, parts=Parts(), ess=ess, is_one_sided=len(present) == 1)
+    return output.with_findings(findings)
 
 
 def _compared(run: Run, method: Method, other: Run, outputs: Sequence[int]) -> Run:
-    """The same figures, their status and notes after the comparison with another route."""
-    figures, notes = [], list(run.notes)
-    for mine, output in zip(run.figures, outputs, strict=True):
-        theirs = other.figures[output]
-        said = f"{method!r} says {theirs.value:.4g} ± {theirs.standard_error:.2g}"
+    """The same estimates with what the comparison with another route found."""
+    compared, notes = [], []
+    for mine, number in zip(run.outputs, outputs, strict=True):
+        theirs = other.outputs[number]
+        findings = []
         if not theirs.status:
             notes.append(f"not cross-checked: {method!r} is {theirs.status.name}")
-        elif joint_errors(mine, theirs) > MAX_JOINT_ERRORS:
-            notes.append(f"the cross-check disagrees: {said}")
-            mine = mine._replace(status=worst([mine.status, Status.replicates_disagree]))
         else:
-            notes.append(f"the cross-check agrees: {said}")
-        figures.append(mine)
-    return run._replace(
-        figures=tuple(figures),
-        num_evaluations=run.num_evaluations + other.num_evaluations,
-        num_gradients=run.num_gradients + other.num_gradients,
-        evidence=other.evidence,
-        notes=tuple(notes),
-    )
+            findings = check_agreement(mine, theirs, repr(method))
+            said = f"{method!r} says {theirs.value:.4g} ± {theirs.standard_error:.2g}"
+            verb = "disagrees" if findings else "agrees"
+            notes.append(f"the cross-check {verb}: {said}")
+        compared.append(mine.with_findings(findings))
+    cost = run.cost + other.cost
+    return Run(tuple(compared), *cost, notes=run.notes).with_notes(*notes)

@@ -5,26 +5,34 @@ from __future__ import annotations
 import dataclasses
 import functools
 import math
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
-from numpyro import infer
-from numpyro.diagnostics import effective_sample_size, split_gelman_rubin
 
 from estimand.density import Density, PathPoint
-from estimand.kernels.protocol import Kernel, State, Tuning
-from estimand.methods.protocol import Figures, Run, rule_of_three, worst
-from estimand.model.sites import TRACING, ProgramError
-from estimand.runtime.journal import remember
-from estimand.sampling.weights import total
+from estimand.kernels import Kernel, State, Tuning
+from estimand.methods.protocol import Run
+from estimand.runtime import Runtime, run_task
+from estimand.sampling import autocorrelation_size, log_density, nuts, r_hat, total
 from estimand.settings import Settings, require_count
-from estimand.trust.status import Status
-from estimand.trust.thresholds import MIN_ESS
+from estimand.trust import (
+    EffectiveSizes,
+    Finding,
+    OutputEstimate,
+    Status,
+    check_mixing,
+    check_size,
+    no_mass,
+    without_value,
+)
 
-MAX_R_HAT = 1.05
+# Uniform starts between −2 and 2 in unconstrained coordinates, as NumPyro's own, of which each
+# chain takes the first with a positive density.
+NUM_TRIES = 100
+START_RADIUS = 2.0
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, repr=False)
@@ -56,88 +64,93 @@ class PosteriorMCMC(Settings):
     def __post_init__(self) -> None:
         for name in ("num_samples", "num_warmup", "num_chains"):
             require_count("PosteriorMCMC", name, getattr(self, name))
-        if self.kernel is not None and not hasattr(self.kernel, "step"):
+        if self.kernel is not None and not isinstance(self.kernel, Kernel):
             raise TypeError(f"PosteriorMCMC: kernel must be a kernel; it is {self.kernel!r}.")
 
     def check(self, density: Density) -> None:
         if self.kernel is None:
             density.require_continuous("PosteriorMCMC with NUTS")
-            for site in density.layout.sites:
-                if site.latent.is_altered:
-                    raise ProgramError(
-                        f"PosteriorMCMC: site {site.latent.name!r} of program {density.name!r} is "
-                        "scaled or masked, and NumPyro's NUTS reads such a latent site otherwise "
-                        "than this library. Give a kernel of this library, as in "
-                        "PosteriorMCMC(kernel=HMC())."
-                    )
         else:
             density.require_prior("PosteriorMCMC with a kernel of this library")
             self.kernel.check(density)
             self.kernel.tuning(density, 1)
 
-    def run(self, rng_key: jax.Array, density: Density) -> Run:
+    def run(self, rng_key: jax.Array, density: Density, runtime: Runtime) -> Run:
         density = density.part("gamma2")
         if self.kernel is None:
-            outputs, num_evaluations, num_gradients = remember(
-                "NUTS", lambda: self._numpyro_nuts(rng_key, density)
+            sampled: _Sampled = run_task(
+                runtime, _by_nuts, self, rng_key, density, kinds=(_Sampled,)
             )
         else:
             tuning = jax.tree.map(lambda x: x[0], self.kernel.tuning(density, 1))
             structure = dataclasses.replace(self, kernel=self.kernel.structure())
-            outputs, cost = remember(
-                "chains", lambda: _run_chains(structure, rng_key, density, tuning)
+            sampled = run_task(
+                runtime, _by_kernel, structure, rng_key, density, tuning, kinds=(_Sampled,)
             )
-            num_evaluations, num_gradients = (total(x) for x in cost)
-        values = np.asarray(outputs, float)
-        return Run(
-            figures=tuple(_chain_figures(values[:, :, k]) for k in range(values.shape[2])),
-            num_evaluations=num_evaluations,
-            num_gradients=num_gradients,
-            ess_z2=float(self.num_chains * self.num_samples),
-        )
-
-    def _numpyro_nuts(self, rng_key: jax.Array, density: Density) -> tuple[jax.Array, int, int]:
-        outputs, steps, energies = _run_nuts(self, rng_key, density)
-        if not np.isfinite(energies).all():
+        if not sampled.is_started:
             raise RuntimeError(
                 f"PosteriorMCMC: NUTS finds nowhere to start in program {density.name!r}: the "
                 "density is 0 or NaN at all positions that it tried. Check the model."
             )
-        return outputs, self.num_chains * self.num_samples, total(steps)
+        values = np.asarray(sampled.outputs, float)
+        return Run(
+            outputs=tuple(_averaged(values[:, :, k]) for k in range(values.shape[2])),
+            num_evaluations=sampled.num_evaluations,
+            num_gradients=sampled.num_gradients,
+        )
+
+
+class _Sampled(NamedTuple):
+    """Outputs by chain and draw, and what they cost."""
+
+    outputs: np.ndarray
+    num_evaluations: int
+    num_gradients: int
+    is_started: bool = True
+
+
+def _by_nuts(settings: PosteriorMCMC, rng_key: jax.Array, density: Density) -> _Sampled:
+    start_key, run_key = jax.random.split(rng_key)
+    starts, is_started = _starts(settings.num_chains, start_key, density)
+    if not np.asarray(is_started).all():
+        return _Sampled(np.zeros((0, 0, 0)), 0, 0, is_started=False)
+    sizes = settings.num_warmup, settings.num_samples
+    positions, steps = nuts(*sizes, run_key, density, starts)
+    return _Sampled(
+        outputs=np.asarray(_outputs(density, positions)),
+        num_evaluations=settings.num_chains * settings.num_samples,
+        num_gradients=total(steps),
+    )
 
 
 @functools.partial(jax.jit, static_argnums=0)
-def _run_nuts(
-    settings: PosteriorMCMC, rng_key: jax.Array, density: Density
-) -> tuple[jax.Array, jax.Array, jax.Array]:
-    """Outputs by chain and draw, gradients of each transition, potential energies at the start.
+def _starts(num_chains: int, rng_key: jax.Array, density: Density) -> tuple[jax.Array, jax.Array]:
+    """For each chain the first of some positions with a positive density, and if there is one."""
+    shape = (num_chains, NUM_TRIES, density.dimension)
+    dtype = jnp.result_type(float)
+    tried = jax.random.uniform(rng_key, shape, dtype, -START_RADIUS, START_RADIUS)
+    is_possible = jax.vmap(jax.vmap(lambda u: log_density(density, u) > -jnp.inf))(tried)
+    first = jnp.argmax(is_possible, axis=1)
+    starts = jnp.take_along_axis(tried, first[:, None, None], axis=1)[:, 0]
+    return starts, is_possible.any(axis=1)
 
-    NumPyro's kernel without its `MCMC`, which would compile again at every call.
-    """
-    with TRACING:
-        kernel = infer.NUTS(density.layout.program.model)
-        args, kwargs = density.arguments()
-        keys = jax.random.split(rng_key, settings.num_chains)
-        start = kernel.init(keys, settings.num_warmup, None, args, kwargs)
 
-        def step(state: Any, _: None) -> tuple:
-            state = kernel.sample(state, args, kwargs)
-            return state, (state.z, state.num_steps)
+@jax.jit
+def _outputs(density: Density, positions: jax.Array) -> jax.Array:
+    return jax.vmap(jax.vmap(density.outputs))(positions)
 
-        path: Any
-        _, path = lax.scan(step, start, None, length=settings.num_warmup + settings.num_samples)
-        positions, steps = path
-        kept = jax.tree.map(lambda x: jnp.swapaxes(x[settings.num_warmup :], 0, 1), positions)
-        draws = jax.vmap(jax.vmap(kernel.postprocess_fn(args, kwargs)))(kept)
-        latents = {site.latent.name: draws[site.latent.name] for site in density.layout.sites}
-        outputs = jax.vmap(jax.vmap(density.outputs_at))(latents)
-        return outputs, steps, start.potential_energy
+
+def _by_kernel(
+    settings: PosteriorMCMC, rng_key: jax.Array, density: Density, tuning: Tuning
+) -> _Sampled:
+    outputs, evaluations, gradients = _run_chains(settings, rng_key, density, tuning)
+    return _Sampled(np.asarray(outputs), total(evaluations), total(gradients))
 
 
 @functools.partial(jax.jit, static_argnums=0)
 def _run_chains(
     settings: PosteriorMCMC, rng_key: jax.Array, density: Density, tuning: Tuning
-) -> tuple[jax.Array, tuple[jax.Array, jax.Array]]:
+) -> tuple[jax.Array, jax.Array, jax.Array]:
     one = jnp.ones((), jnp.result_type(float))
     point = PathPoint(one, one)
     kernel = settings.kernel
@@ -159,32 +172,36 @@ def _run_chains(
         positions, evaluations, gradients = path
         outputs = lax.map(density.outputs, positions[settings.num_warmup :], batch_size=1000)
         num_evaluations = 1 + evaluations.sum() + settings.num_samples
-        return outputs, (num_evaluations, gradients.sum() + start_cost.num_gradients)
+        return outputs, num_evaluations, gradients.sum() + start_cost.num_gradients
 
     return jax.vmap(chain)(jax.random.split(rng_key, settings.num_chains))
 
 
-def _chain_figures(f: np.ndarray) -> Figures:
-    """Figures from the values of one output, of shape (chains, draws)."""
+def _averaged(f: np.ndarray) -> OutputEstimate:
+    """The average of one output, whose values have shape (chains, draws)."""
+    ess = EffectiveSizes(z2=float(f.size))
     if not np.isfinite(f).all():
-        return Figures(0.0, math.inf, Status.nan_density, 0.0)
+        detail = f"f is NaN or infinite at {(~np.isfinite(f)).sum():,} of {f.size:,} draws"
+        return without_value(Finding(Status.nan_density, None, detail, "numbers"), ess=ess)
     if not f.any():
         # No draw has met the target: what is known is a bound, if f is an indicator.
-        return Figures(0.0, math.inf, Status.no_mass_found, 0.0, upper_bound=rule_of_three(f.size))
+        finding = no_mass(f"f is 0 at all {f.size:,} draws")
+        return without_value(finding, ess=ess, num_draws=f.size)
     value = float(f.mean())
     scale = np.abs(f).max()
-    ess_z1 = float((f / scale).sum() ** 2 / ((f / scale) ** 2).sum())
+    ess = ess._replace(z1=float((f / scale).sum() ** 2 / ((f / scale) ** 2).sum()))
     if (f == f.flat[0]).all():
-        return Figures(value, math.inf, Status.low_ess, ess_z1)
-    ess = float(effective_sample_size(f / scale))
-    error = float((f / scale).std(ddof=1)) * scale / math.sqrt(ess)
-    statuses = [Status.ok if min(ess, _spread_size(f)) >= MIN_ESS else Status.low_ess]
-    if f.shape[1] >= 4 and float(split_gelman_rubin(f / scale)) > MAX_R_HAT:
-        statuses.append(Status.not_converged)
-    return Figures(value, error, worst(statuses), ess_z1)
+        finding = Finding(Status.low_ess, None, "f is the same at all draws", "size")
+        return OutputEstimate(value, math.inf, ess=ess, findings=(finding,))
+    effective = float(autocorrelation_size(f / scale))
+    findings = check_size(min(effective, _carrying(f)))
+    if f.shape[1] >= 4:
+        findings += check_mixing(r_hat(f / scale))
+    error = float((f / scale).std(ddof=1)) * scale / math.sqrt(effective)
+    return OutputEstimate(value, error, ess=ess, findings=tuple(findings))
 
 
-def _spread_size(f: np.ndarray) -> float:
+def _carrying(f: np.ndarray) -> float:
     """(Σ|f|)² / Σf²: how many draws carry the average."""
     magnitude = np.abs(f) / np.abs(f).max()
     return float(magnitude.sum() ** 2 / (magnitude**2).sum())

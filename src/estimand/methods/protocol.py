@@ -2,145 +2,123 @@
 
 from __future__ import annotations
 
-import math
-import sys
-from typing import NamedTuple, Protocol
+from collections.abc import Sequence
+from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import jax
 
-from estimand.density import Density
-from estimand.trust.evidence import Evidence
-from estimand.trust.status import Status
-
-CONFIDENCE = 0.95
+from estimand.density import GRADIENT_COST, Density
+from estimand.runtime import Runtime
+from estimand.trust import Evidence, Finding, OutputEstimate, Parts, Status
 
 
-# Independent routes that are farther apart than this many joint errors disagree.
-MAX_JOINT_ERRORS = 4.0
+class Cost(NamedTuple):
+    """Densities evaluated without and with their gradient."""
 
+    num_evaluations: int = 0
+    num_gradients: int = 0
 
-LOG_MAX = math.log(sys.float_info.max) - 1
+    def __add__(self, other: Any) -> Cost:
+        return Cost(
+            self.num_evaluations + other.num_evaluations,
+            self.num_gradients + other.num_gradients,
+        )
 
-
-LOG_MIN = math.log(sys.float_info.min)
-
-
-class Figures(NamedTuple):
-    """What a method says of one output."""
-
-    value: float
-    standard_error: float
-    status: Status
-    ess_z1: float
-    is_log_scale: bool = False
-    upper_bound: float = math.inf
-    degrees: float = math.inf
-    magnitude: float = math.nan
-    log_z1_plus: float = math.nan
-    log_z1_minus: float = math.nan
-    ess_z1_plus: float = math.nan
-    ess_z1_minus: float = math.nan
+    @property
+    def spent(self) -> int:
+        """In evaluations, as budgets count it."""
+        return self.num_evaluations + GRADIENT_COST * self.num_gradients
 
 
 class Run(NamedTuple):
     """What a method says of all outputs, and what it cost."""
 
-    figures: tuple[Figures, ...]
+    outputs: tuple[OutputEstimate, ...]
     num_evaluations: int
     num_gradients: int
-    ess_z2: float
-    log_z2: float = math.nan
-    evidence: tuple[tuple[str, Evidence], ...] = ()
     notes: tuple[str, ...] = ()
 
-    def without_false_trust(self) -> Run:
-        """The same with no output `ok` whose value or error is no number."""
-        return self._replace(figures=tuple(_doubted(item) for item in self.figures))
+    @property
+    def cost(self) -> Cost:
+        return Cost(self.num_evaluations, self.num_gradients)
+
+    def with_notes(self, *notes: str) -> Run:
+        """The same with further notes, none of them twice."""
+        return self._replace(notes=tuple(dict.fromkeys((*self.notes, *notes))))
+
+    def with_finding(self, finding: Finding) -> Run:
+        """The same with a finding about every output that a route had not finished with `ok`."""
+        outputs = tuple(
+            output if output.route and output.status else output.with_findings([finding])
+            for output in self.outputs
+        )
+        return self._replace(outputs=outputs)
 
 
-def _doubted(figures: Figures) -> Figures:
-    if figures.status is not Status.ok or math.isfinite(figures.standard_error + figures.value):
-        return figures
-    is_number = math.isfinite(figures.value)
-    status = Status.low_ess if is_number else Status.nan_density
-    return figures._replace(status=status, standard_error=math.inf)
-
-
-def in_plain_coordinates(run: Run, density: Density) -> Run:
-    """The same run with positions as the density in plain coordinates has them."""
-    moved: dict[int, jax.Array] = {}
-    evidence = []
-    for name, item in run.evidence:
-        key = id(item.positions)
-        if key not in moved:
-            moved[key] = density.in_plain_coordinates(item.positions)
-        evidence.append((name, item._replace(positions=moved[key])))
-    return run._replace(evidence=tuple(evidence))
-
-
+@runtime_checkable
 class Method(Protocol):
-    """What `estimate_expectation` needs of a method."""
+    """How an expectation is estimated; settings are hashable."""
 
     def check(self, density: Density) -> None:
         """Raises, before any work, if the method cannot take this program."""
 
-    def run(self, rng_key: jax.Array, density: Density) -> Run: ...
+    def run(self, rng_key: jax.Array, density: Density, runtime: Runtime) -> Run: ...
 
 
-def below_the_smallest_number(log_z1_plus: float, log_z1_minus: float) -> Figures:
-    """Figures of an expectation that floating point cannot hold: never 0 ± 0."""
-    return Figures(
-        value=0.0,
-        standard_error=math.inf,
-        status=Status.underflow,
-        ess_z1=0.0,
-        upper_bound=sys.float_info.min,
-        log_z1_plus=log_z1_plus,
-        log_z1_minus=log_z1_minus,
+@runtime_checkable
+class PartialMethod(Method, Protocol):
+    """A method that can be asked for some of the outputs."""
+
+    def run_outputs(
+        self, rng_key: jax.Array, density: Density, runtime: Runtime, outputs: Sequence[int]
+    ) -> Run: ...
+
+
+def in_plain_coordinates(
+    outputs: Sequence[OutputEstimate], density: Density
+) -> tuple[OutputEstimate, ...]:
+    """The same with positions as the density in plain coordinates has them."""
+    moved: dict[int, Any] = {}
+
+    def plain(evidence: Evidence | None) -> Evidence | None:
+        if evidence is None:
+            return None
+        key = id(evidence.positions)
+        if key not in moved:
+            moved[key] = density.in_plain_coordinates(evidence.positions)
+        return evidence._replace(positions=moved[key])
+
+    same: dict[int, Evidence | None] = {}
+
+    def once(evidence: Evidence | None) -> Evidence | None:
+        # Outputs that have a normaliser in common go on having it in common.
+        if id(evidence) not in same:
+            same[id(evidence)] = plain(evidence)
+        return same[id(evidence)]
+
+    return tuple(
+        output._replace(parts=Parts(*(once(part) for part in output.parts))) for output in outputs
     )
 
 
-_GRAVITY = (
-    Status.ok,
-    Status.low_ess,
-    Status.not_converged,
-    Status.heavy_tailed,
-    Status.unresolved,
-    Status.replicates_disagree,
-    Status.underflow,
-    Status.no_mass_found,
-    Status.nan_density,
-)
+def interrupted(run: Run, seconds: float) -> Run:
+    """A run that was cut off: its outputs are those by then, and not to be trusted."""
+    detail = f"stopped by Ctrl-C after {seconds:.1f} s"
+    return run.with_finding(Finding(Status.interrupted, None, detail, "interruption"))
 
 
-def gravity(status: Status) -> int:
-    """How grave a status is; 0 is `ok`."""
-    return _GRAVITY.index(status)
+def over_budget(cost: Cost, max_evaluations: float, why: str) -> tuple[str, ...]:
+    """A note on a budget of evaluations that was overrun, if it was."""
+    if cost.spent <= max_evaluations:
+        return ()
+    return (f"spent {cost.spent:,} evaluations of {max_evaluations:,} allowed: {why}",)
 
 
-def worst(statuses: list[Status]) -> Status:
-    """The gravest of several statuses."""
-    return max(statuses, key=gravity)
-
-
-INTERRUPTED = "interrupted: this was known by then"
-
-
-def cut_off(run: Run) -> Run:
-    """A run that was interrupted: its figures are those by then, and not to be trusted."""
-    figures = tuple(
-        item._replace(status=worst([item.status, Status.not_converged])) for item in run.figures
+def over_time(seconds: float, max_seconds: float, compiling: float) -> tuple[str, ...]:
+    """A note on a time limit that was overrun, if it was by more than a tenth of a second."""
+    if seconds <= max_seconds + 0.1:
+        return ()
+    return (
+        f"took {seconds:.1f} s of {max_seconds:g} s allowed: {compiling:.1f} s of it were "
+        "compilation, and a step that has begun is finished",
     )
-    return run._replace(figures=figures, notes=(*run.notes, INTERRUPTED))
-
-
-def joint_errors(first: Figures, second: Figures) -> float:
-    """How far two independent estimates of one output are apart, in joint standard errors."""
-    error = math.hypot(first.standard_error, second.standard_error)
-    distance = abs(first.value - second.value)
-    return distance / error if error > 0 else (0.0 if distance == 0 else math.inf)
-
-
-def rule_of_three(num_effective: float) -> float:
-    """Upper bound on a probability after no hit in so many independent draws."""
-    return 1 - (1 - CONFIDENCE) ** (1 / max(num_effective, 1.0))

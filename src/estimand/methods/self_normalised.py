@@ -6,16 +6,28 @@ import dataclasses
 import math
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
 from estimand.density import Density
-from estimand.estimators.protocol import Estimator, remembered
-from estimand.methods.protocol import Figures, Run, rule_of_three, worst
-from estimand.runtime.journal import remember
-from estimand.sampling.weights import effective_sample_size, log_mean, pareto_k
-from estimand.trust.evidence import Evidence
-from estimand.trust.status import Status
-from estimand.trust.thresholds import MAX_PARETO_K, MIN_ESS
+from estimand.estimators import Estimator, Request, estimate_all
+from estimand.methods.protocol import Run
+from estimand.runtime import Runtime, run_task
+from estimand.sampling import effective_sample_size
+from estimand.trust import (
+    EffectiveSizes,
+    Evidence,
+    Finding,
+    OutputEstimate,
+    Parts,
+    Status,
+    check_evidence,
+    check_size,
+    check_tail,
+    evidence_from_weights,
+    no_mass,
+    without_value,
+)
 
 
 @dataclasses.dataclass(frozen=True, repr=False)
@@ -37,7 +49,7 @@ class SelfNormalised:
     estimator: Estimator
 
     def __post_init__(self) -> None:
-        if not hasattr(self.estimator, "estimate"):
+        if not isinstance(self.estimator, Estimator):
             raise TypeError(
                 f"SelfNormalised: expected an estimator such as AnIS(); got {self.estimator!r}."
             )
@@ -48,19 +60,16 @@ class SelfNormalised:
     def check(self, density: Density) -> None:
         self.estimator.check(density)
 
-    def run(self, rng_key: jax.Array, density: Density) -> Run:
+    def run(self, rng_key: jax.Array, density: Density, runtime: Runtime) -> Run:
         density = density.part("gamma2")
-        evidence = jax.block_until_ready(remembered(self.estimator, rng_key, density))
-        log_weights = np.asarray(evidence.log_weights, float)
-        found = remember("outputs", lambda: _outputs(density, evidence.positions))
+        request = Request(self.estimator, rng_key, density)
+        evidence = estimate_all(runtime, [request])[0]
+        found = run_task(runtime, _outputs, density, evidence.positions)
         outputs = np.asarray(found, float)
         return Run(
-            figures=tuple(_weighted_figures(log_weights, f, evidence) for f in outputs.T),
-            num_evaluations=evidence.num_evaluations + log_weights.size,
+            outputs=tuple(_weighted(f, evidence) for f in outputs.T),
+            num_evaluations=evidence.num_evaluations + np.size(evidence.log_weights),
             num_gradients=evidence.num_gradients,
-            ess_z2=evidence.ess,
-            log_z2=float(evidence.log_z),
-            evidence=(("gamma2", evidence),),
         )
 
 
@@ -69,41 +78,50 @@ def _outputs(density: Density, positions: jax.Array) -> jax.Array:
     return jax.lax.map(density.outputs, positions, batch_size=min(10_000, positions.shape[0]))
 
 
-def _weighted_figures(log_weights: np.ndarray, f: np.ndarray, evidence: Evidence) -> Figures:
+def _weighted(f: np.ndarray, evidence: Evidence) -> OutputEstimate:
+    """Σwf / Σw of one output, with its error and what speaks against it."""
+    findings = check_evidence(evidence, "Z2")
     if not np.isfinite(evidence.log_z):
-        return Figures(0.0, math.inf, evidence.status, 0.0)
+        return without_value(*findings, parts=Parts(normaliser=evidence))
+    log_weights = np.asarray(evidence.log_weights, float)
     weights = np.exp(log_weights - float(evidence.log_z)) / log_weights.size
     weights = weights / weights.sum()
     f = np.where(weights > 0, f, 0.0)
     with np.errstate(divide="ignore", invalid="ignore"):
         log_wf = log_weights + np.log(np.abs(f))
-    log_parts = [np.where(sign * f > 0, log_wf, -np.inf) for sign in (1, -1)]
-    log_z1 = [log_mean(part) for part in log_parts]
-    products = weights * (f / (np.abs(f).max() or 1.0))
+    plus, minus = (_part(np.where(sign * f > 0, log_wf, -np.inf), evidence) for sign in (1, -1))
+    scale = float(np.abs(f).max()) or 1.0
+    products = weights * (f / scale)
     squares = (products**2).sum()
-    figures = Figures(
-        value=0.0,
-        standard_error=math.inf,
-        status=evidence.status if evidence.status is not Status.ok else Status.no_mass_found,
-        ess_z1=float(products.sum() ** 2 / squares) if squares > 0 else 0.0,
-        upper_bound=rule_of_three(evidence.ess),
-        log_z1_plus=log_z1[0],
-        log_z1_minus=log_z1[1],
-        ess_z1_plus=effective_sample_size(log_parts[0]),
-        ess_z1_minus=effective_sample_size(log_parts[1]),
+    ess = EffectiveSizes(
+        z1=float(products.sum() ** 2 / squares) if squares > 0 else 0.0,
+        z2=evidence.ess,
+        plus=plus.ess,
+        minus=minus.ess,
     )
+    parts = Parts(plus=plus, minus=minus, normaliser=evidence)
+    unknown = without_value(*findings, parts=parts, ess=ess, num_draws=evidence.ess)
     if not np.isfinite(f).all():
-        return figures._replace(status=Status.nan_density)
+        detail = f"f is NaN or infinite at {(~np.isfinite(f)).sum():,} samples"
+        return unknown.with_findings([Finding(Status.nan_density, None, detail, "numbers")])
     if not f.any():
-        return figures
-    scale = np.abs(f).max()
+        return unknown.with_findings([no_mass(f"f is 0 at all {f.size:,} samples")])
     mean = float(weights @ (f / scale))
     error = math.sqrt(float(np.sum((weights * (f / scale - mean)) ** 2)))
-    statuses = [evidence.status]
-    effective = effective_sample_size(log_wf)
-    statuses.append(Status.ok if effective >= MIN_ESS else Status.low_ess)
-    if pareto_k(log_wf) > MAX_PARETO_K:
-        statuses.append(Status.heavy_tailed)
-    return figures._replace(
-        value=mean * scale, standard_error=error * scale, status=worst(statuses)
+    return unknown._replace(
+        value=mean * scale,
+        standard_error=error * scale,
+        findings=(*findings, *_check_products(log_wf)),
     )
+
+
+def _part(log_weights: np.ndarray, evidence: Evidence) -> Evidence:
+    """The same samples as evidence of γf⁺ or γf⁻."""
+    zeros = jnp.zeros(log_weights.size, jnp.int32)
+    weights = jnp.asarray(np.nan_to_num(log_weights, nan=-np.inf, neginf=-np.inf))
+    return evidence_from_weights(weights, evidence.positions, zeros, zeros, zeros)
+
+
+def _check_products(log_wf: np.ndarray) -> list[Finding]:
+    """What the weights of f say, whichever sign it has."""
+    return check_size(effective_sample_size(log_wf), "Z1") + check_tail(log_wf, "Z1")

@@ -1,1 +1,63 @@
-"""How a model is stated: the protocol, and the NumPyro program that implements it."""
+"""How a model is stated: the protocol that everything else needs, and a file for each kind."""
+
+from estimand.model.layout import (
+    PARTS,
+    PLAIN,
+    Coordinates,
+    Layout,
+    Output,
+    ProgramError,
+    Site,
+    as_numbers,
+)
+from estimand.model.numpyro import (
+    Expectation,
+    ExpectationProgram,
+    NumpyroModel,
+    SiteDistributions,
+    bind,
+    expect,
+    expectation,
+    guide_of,
+    propose,
+    source_text,
+)
+from estimand.model.protocol import (
+    Assessment,
+    Bound,
+    BoundModel,
+    Data,
+    Evaluation,
+    Identity,
+    Model,
+    Redraw,
+)
+
+__all__ = [
+    "PARTS",
+    "PLAIN",
+    "Assessment",
+    "Bound",
+    "BoundModel",
+    "Coordinates",
+    "Data",
+    "Evaluation",
+    "Expectation",
+    "ExpectationProgram",
+    "Identity",
+    "Layout",
+    "Model",
+    "NumpyroModel",
+    "Output",
+    "ProgramError",
+    "Redraw",
+    "Site",
+    "SiteDistributions",
+    "as_numbers",
+    "bind",
+    "expect",
+    "expectation",
+    "guide_of",
+    "propose",
+    "source_text",
+]

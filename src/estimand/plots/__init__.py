@@ -1,1 +1,30 @@
-"""Plots of a record."""
+"""Plots of a record: a registry, and a file for each plot.
+
+Each plot is a function of the record and returns its axes. `plot` registers a plot, also one of
+your own, and reports show every registered plot that a record has the numbers for. Plots need
+Matplotlib: ``pip install 'estimand[plots]'``.
+"""
+
+# isort: off
+# The order of these imports is the order of the plots in a report.
+from estimand.plots.origin import plot_origin
+from estimand.plots.convergence import plot_convergence
+from estimand.plots.weights import plot_weights
+from estimand.plots.cost import plot_cost
+from estimand.plots.temperatures import plot_temperatures
+
+# isort: on
+from estimand.plots.registry import Panels, RegisteredPlot, plot, registered_plots, unregister
+
+__all__ = [
+    "Panels",
+    "RegisteredPlot",
+    "plot",
+    "plot_convergence",
+    "plot_cost",
+    "plot_origin",
+    "plot_temperatures",
+    "plot_weights",
+    "registered_plots",
+    "unregister",
+]

@@ -1,1 +1,49 @@
-"""What is kept of an estimation: storage, merging, provenance."""
+"""What is kept of an estimation: the record, storage, merging, provenance, export."""
+
+from estimand.record.draws import KeptDraws, resample
+from estimand.record.export import to_datatree, to_dict
+from estimand.record.merge import MergeError, merge
+from estimand.record.parts import CONSTANT_NAMES, PartSummary, with_parts
+from estimand.record.provenance import (
+    Provenance,
+    as_key,
+    fingerprint,
+    fresh_key,
+    generator_of,
+    provenance_of,
+)
+from estimand.record.record import Contents, Record, confidence_interval
+from estimand.record.refine import Question, judged, lack_of, question_of
+from estimand.record.settling import Settling
+from estimand.record.storage import RecordError, is_record, load, save, write_atomically
+
+__all__ = [
+    "CONSTANT_NAMES",
+    "Contents",
+    "KeptDraws",
+    "MergeError",
+    "PartSummary",
+    "Provenance",
+    "Question",
+    "Record",
+    "RecordError",
+    "Settling",
+    "as_key",
+    "confidence_interval",
+    "fingerprint",
+    "fresh_key",
+    "generator_of",
+    "is_record",
+    "judged",
+    "lack_of",
+    "load",
+    "merge",
+    "provenance_of",
+    "question_of",
+    "resample",
+    "save",
+    "to_datatree",
+    "to_dict",
+    "with_parts",
+    "write_atomically",
+]

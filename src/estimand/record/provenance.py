@@ -12,13 +12,10 @@ import datetime
 import enum
 import functools
 import hashlib
-import inspect
 import itertools
 import platform
 import sys
 import sysconfig
-import textwrap
-import tokenize
 import types
 from collections.abc import Callable, Iterable
 from importlib import metadata
@@ -28,7 +25,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from estimand.model.program import Expectation
+from estimand.model import Bound, source_text
 
 _INSTALLED = tuple(
     sysconfig.get_paths()[kind] for kind in ("stdlib", "platstdlib", "purelib", "platlib")
@@ -38,7 +35,7 @@ _FURTHER = 0x65737469
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Origin:
+class Provenance:
     """What is known of the making of a record; empty for one that was made by hand.
 
     `keys` are the random keys of the run, several if records were merged.
@@ -53,30 +50,28 @@ class Origin:
     versions: dict[str, str] = dataclasses.field(default_factory=dict)
 
 
-def origin_of(expectation: Expectation, method: Any, rng_key: jax.Array) -> Origin:
-    """The origin of an estimation that is about to start."""
-    data = expectation.data
-    return Origin(
+def provenance_of(bound: Bound, method: Any, rng_key: jax.Array) -> Provenance:
+    """The provenance of an estimation that is about to start."""
+    identity = bound.model.identity(bound.arrays)
+    return Provenance(
         keys=(describe_key(rng_key),),
-        program_digest=digest(
-            (expectation.program.model, expectation.program.target), expectation.path
-        ),
-        data_digest=digest(data.arguments(data.arrays)),
+        program_digest=digest(identity.program),
+        data_digest=digest(identity.data),
         method_digest=digest(method),
-        source=_source_of(expectation),
+        source=identity.source,
         created=datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
         versions=_versions(),
     )
 
 
-def fingerprint(origin: Origin) -> dict[str, str]:
+def fingerprint(provenance: Provenance) -> dict[str, str]:
     """What must be equal for one run to go on where another was cut off."""
     return {
-        "program": origin.program_digest,
-        "data": origin.data_digest,
-        "method": origin.method_digest,
-        "key": " ".join(origin.keys),
-        **origin.versions,
+        "program": provenance.program_digest,
+        "data": provenance.data_digest,
+        "method": provenance.method_digest,
+        "key": " ".join(provenance.keys),
+        **provenance.versions,
     }
 
 
@@ -143,22 +138,6 @@ def _versions() -> dict[str, str]:
         "precision": precision,
         "device": jax.devices()[0].platform,
     }
-
-
-def _source_of(expectation: Expectation) -> str:
-    program = expectation.program
-    pieces = [_text(program.model)]
-    if program.target is not None and (text := _text(program.target)) not in pieces:
-        pieces.append(text)
-    return "\n".join(pieces)
-
-
-def _text(function: Any) -> str:
-    """The source of a function, or what can be said of it."""
-    try:
-        return textwrap.dedent(inspect.getsource(function))
-    except (OSError, TypeError, SyntaxError, tokenize.TokenError):
-        return f"# {getattr(function, '__qualname__', repr(type(function)))}: no source is known\n"
 
 
 # --- digests ---
@@ -245,7 +224,7 @@ def _function_pieces(function: types.FunctionType) -> list[Any]:
     file, package = function.__code__.co_filename, (function.__module__ or "").split(".")[0]
     if file.startswith((*_INSTALLED, "<frozen")) or package == "estimand":
         return [function.__module__, function.__qualname__]
-    text = _text(function)
+    text = source_text(function)
     if text.endswith("no source is known\n"):
         text = repr(_code_pieces(function.__code__))
     cells = []

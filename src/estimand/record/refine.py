@@ -8,92 +8,79 @@ from typing import NamedTuple, TypeVar
 
 import jax
 
-from estimand.methods.adaptive.draws import error_scale, is_reached
-from estimand.methods.auto import Auto
-from estimand.methods.protocol import INTERRUPTED, Figures, Method, worst
-from estimand.model.program import Expectation
-from estimand.record.merge import ENOUGH_EFFECTIVE
-from estimand.record.provenance import origin_of
+from estimand.methods import Auto, Method
+from estimand.model import Bound
+from estimand.record.provenance import provenance_of
 from estimand.record.record import Record
-from estimand.trust.status import Status
+from estimand.trust import OutputEstimate, Status, check_goal, check_numbers
 
 Kind = TypeVar("Kind", bound=Record)
 
 
-class Task(NamedTuple):
-    """What an estimate is of, as it is needed to go on with it."""
+class Question(NamedTuple):
+    """What an estimate is of, and how it was obtained, as it is needed to go on with it."""
 
-    expectation: Expectation
+    expectation: Bound
     method: Method
 
 
 def lack_of(record: Record, goal: float) -> float:
-    """How many times more draws the asked error needs; at most 1 where it is reached."""
+    """How many times more draws the requested error needs; at most 1 where it is reached."""
     if any(status is Status.nan_density for status in record.statuses):
         return 0.0
-    lack = max(_lacking(figures, goal) for figures in record.run.figures)
-    return max(lack, 2.0) if _is_unchecked(record) else lack
+    return max(_lacking(output, goal) for output in record.outputs)
 
 
-def _is_unchecked(record: Record) -> bool:
-    """Whether it is of an interrupted run alone, which did not come to look for missed modes."""
-    return INTERRUPTED in record.run.notes and len(record.origin.keys) == 1
-
-
-def _lacking(figures: Figures, goal: float) -> float:
-    if not math.isfinite(figures.standard_error):
+def _lacking(output: OutputEstimate, goal: float) -> float:
+    if not math.isfinite(output.standard_error):
         return math.inf
-    lack = (figures.standard_error / (goal * error_scale(figures))) ** 2
-    # An error that rests on few draws is not yet known.
-    return max(lack, 2.0) if figures.status is Status.low_ess else lack
+    lack = (output.standard_error / (goal * output.error_scale)) ** 2
+    # An error that rests on few draws, or on a run that was cut off, is not yet known.
+    is_unknown = output.status in (Status.low_ess, Status.interrupted)
+    return max(lack, 2.0) if is_unknown else lack
 
 
-def judged(estimate: Kind, method: Method, goal: float) -> Kind:
-    """The estimate with statuses that go by the error that was asked for now.
-
-    Of a method that itself has an error to reach, `not_converged` says only that it did not.
-    """
-    has_goal = hasattr(method, "relative_error") and not _is_unchecked(estimate)
-    figures = []
-    for item in estimate.run.figures:
-        status = item.status
-        if status is Status.not_converged and has_goal:
-            is_enough = min(item.ess_z1, estimate.run.ess_z2) >= ENOUGH_EFFECTIVE
-            status = Status.ok if is_enough else Status.low_ess
-        if not (math.isfinite(item.standard_error) and is_reached(item, goal)):
-            status = worst([status, Status.not_converged])
-        figures.append(item._replace(status=status))
-    if tuple(figures) == estimate.run.figures:
+def judged(estimate: Kind, goal: float) -> Kind:
+    """The estimate with findings that go by the error that is asked for now."""
+    outputs = []
+    for output in estimate.outputs:
+        output = output.without_findings("goal")
+        findings = [] if check_numbers(output) else check_goal(output, goal, slack=1.0)
+        outputs.append(output.with_findings(findings))
+    if [output.findings for output in outputs] == list(estimate.findings):
         return estimate
-    return dataclasses.replace(estimate, run=estimate.run._replace(figures=tuple(figures)))
+    return dataclasses.replace(estimate, run=estimate.run._replace(outputs=tuple(outputs)))
 
 
-def task_of(
-    estimate: Record, task: Task | None, expectation: Expectation | None, method: Method | None
-) -> Task:
+def question_of(
+    estimate: Record,
+    question: Question | None,
+    expectation: Bound | None,
+    method: Method | None,
+) -> Question:
     """What the estimate is of, checked against it."""
-    if expectation is None and task is not None:
-        expectation = task.expectation
+    if expectation is None and question is not None:
+        expectation = question.expectation
     if method is None:
-        method = Auto() if task is None else task.method
+        method = Auto() if question is None else question.method
     if expectation is None:
         raise ValueError(
             "refine: a record that was loaded does not have its program: give it with its data, "
             f"as in refine(expectation={estimate.program}(data), relative_error=...)."
         )
-    if not estimate.origin.keys:
+    if not estimate.provenance.keys:
         raise ValueError(
             "refine: the estimate does not say which key it is of; only estimates made by "
             "estimate_expectation can be refined."
         )
-    if not isinstance(expectation, Expectation):
+    if not isinstance(expectation, Bound):
         raise TypeError(f"refine: expected a bound expectation program, got {expectation!r}.")
-    given = origin_of(expectation, method, jax.random.key(0))
+    given = provenance_of(expectation, method, jax.random.key(0))
     for what, remedy in {
         "program": "give the program that it was made with, unchanged",
         "data": "give the same data",
         "method": f"give method={estimate.method}",
     }.items():
-        if getattr(given, f"{what}_digest") != getattr(estimate.origin, f"{what}_digest"):
+        if getattr(given, f"{what}_digest") != getattr(estimate.provenance, f"{what}_digest"):
             raise ValueError(f"refine: the estimate is of another {what}: {remedy}.")
-    return Task(expectation, method)
+    return Question(expectation, method)

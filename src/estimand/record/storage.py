@@ -17,23 +17,22 @@ import os
 import tempfile
 import zipfile
 from pathlib import Path as FilePath
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import jax
 import numpy as np
 
-from estimand.methods.protocol import Figures, Run
-from estimand.model.program import Output
-from estimand.record.provenance import Origin
-from estimand.record.record import Contents, Draws, PartSummary, Path, Record, resample
-from estimand.trust.status import Status
-
-if TYPE_CHECKING:
-    from xarray import DataTree
-
+from estimand.methods import Run
+from estimand.model import Output
+from estimand.record.draws import KeptDraws
+from estimand.record.parts import PART_FIELDS, PartSummary, with_parts
+from estimand.record.provenance import Provenance
+from estimand.record.record import Contents, Record
+from estimand.record.settling import Settling
+from estimand.trust import EffectiveSizes, Finding, OutputEstimate, Status
 
 MAGIC = "estimand-record"
-VERSION = 1
+VERSION = 2
 
 
 class RecordError(ValueError):
@@ -92,6 +91,11 @@ def load(path: str | os.PathLike) -> dict[str, Any]:
             f"{path} has format version {words[1]}, and this estimand reads versions up to "
             f"{VERSION}: install a newer estimand."
         )
+    if int(words[1]) < VERSION:
+        raise RecordError(
+            f"{path} has format version {words[1]}, of a time before the first release; this "
+            f"estimand reads version {VERSION}. Run the estimation again."
+        )
     if hashlib.sha256(payload).hexdigest() != words[2]:
         raise RecordError(
             f"{path} is damaged: its contents do not have the checksum that was saved with them. "
@@ -104,7 +108,9 @@ def load(path: str | os.PathLike) -> dict[str, Any]:
     try:
         return _decode(content, arrays)
     except (KeyError, TypeError, ValueError) as error:
-        writer = content.get("origin", {}).get("versions", {}).get("estimand", "another estimand")
+        writer = (
+            content.get("provenance", {}).get("versions", {}).get("estimand", "another estimand")
+        )
         raise RecordError(
             f"{path} was written by estimand {writer} and has contents that this version does not "
             f"know ({error}): install that version."
@@ -143,7 +149,17 @@ def _unarchive(payload: bytes) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
 
 # --- a record as JSON and arrays ---
 
-_PART_ARRAYS = ("largest", "replicate_log_z", "betas", "acceptance", "effective")
+_ARRAYS = tuple(field.name for field in PART_FIELDS if field.is_array)
+# The fields of an output that are plain numbers, flags and text.
+_OUTPUT_FIELDS = (
+    "value",
+    "standard_error",
+    "degrees",
+    "magnitude",
+    "is_log_scale",
+    "upper_bound",
+    "route",
+)
 
 
 def number(value: float) -> float | str:
@@ -154,13 +170,42 @@ def number(value: float) -> float | str:
     return "NaN" if math.isnan(value) else ("Infinity" if value > 0 else "-Infinity")
 
 
+def plain(value: Any) -> Any:
+    """A value as JSON has it."""
+    if isinstance(value, Status):
+        return value.name
+    if isinstance(value, float | np.floating):
+        return number(float(value))
+    if isinstance(value, np.integer | np.bool_):
+        return value.item()
+    return value
+
+
+def plain_output(output: OutputEstimate) -> dict[str, Any]:
+    """An output without its parts, as JSON has it."""
+    return {
+        **{name: plain(getattr(output, name)) for name in _OUTPUT_FIELDS},
+        "ess": {name: number(size) for name, size in output.ess._asdict().items()},
+        "status": output.status.name,
+        "findings": [
+            {name: plain(value) for name, value in finding._asdict().items()}
+            for finding in output.findings
+        ],
+    }
+
+
+def plain_part(part: PartSummary) -> dict[str, Any]:
+    """A part without its arrays, as JSON has it."""
+    return {
+        field.name: plain(getattr(part, field.name)) for field in PART_FIELDS if not field.is_array
+    }
+
+
 def _encode(record: Record) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
     arrays: dict[str, np.ndarray] = {}
-    parts, draws = [], []
+    draws = []
     for index, part in enumerate(record.parts):
-        arrays |= {f"part{index}.{name}": getattr(part, name) for name in _PART_ARRAYS}
-        plain = {k: v for k, v in part._asdict().items() if k not in _PART_ARRAYS}
-        parts.append(_plain(plain))
+        arrays |= {f"part{index}.{name}": getattr(part, name) for name in _ARRAYS}
     for index, item in enumerate(record.draws):
         arrays[f"draws{index}.log_weights"] = item.log_weights
         arrays[f"draws{index}.outputs"] = item.outputs
@@ -168,7 +213,6 @@ def _encode(record: Record) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
         draws.append({"name": item.name, "output": item.output, "sites": list(item.sites)})
     for index, path in enumerate(record.paths):
         arrays |= {f"path{index}.{name}": values for name, values in path._asdict().items()}
-    run = {k: v for k, v in record.run._asdict().items() if k not in ("figures", "evidence")}
     content = {
         "program": record.program,
         "method": record.method,
@@ -178,54 +222,38 @@ def _encode(record: Record) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
             "is_indicator": [bool(flag) for flag in record.output.is_indicator],
             "labels": record.output.labels,
         },
-        "figures": [_plain(figures._asdict()) for figures in record.run.figures],
-        "run": _plain(run),
+        "outputs": [plain_output(output) for output in record.outputs],
+        "num_evaluations": record.num_evaluations,
+        "num_gradients": record.num_gradients,
+        "notes": list(record.run.notes),
         "compile_seconds": number(record.compile_seconds),
         "run_seconds": number(record.run_seconds),
-        "origin": dataclasses.asdict(record.origin),
-        "parts": parts,
+        "provenance": dataclasses.asdict(record.provenance),
+        "parts": [plain_part(part) for part in record.parts],
         "draws": draws,
         "num_paths": len(record.paths),
     }
     return content, arrays
 
 
-def _plain(values: dict[str, Any]) -> dict[str, Any]:
-    def one(value: Any) -> Any:
-        if isinstance(value, Status):
-            return value.name
-        if isinstance(value, float | np.floating):
-            return number(float(value))
-        if isinstance(value, np.integer | np.bool_):
-            return value.item()
-        return value
-
-    return {name: one(value) for name, value in values.items()}
-
-
 def _decode(content: dict[str, Any], arrays: dict[str, np.ndarray]) -> dict[str, Any]:
-    parts = tuple(
-        PartSummary(
-            **_typed(plain) | {name: arrays[f"part{index}.{name}"] for name in _PART_ARRAYS}
-        )
-        for index, plain in enumerate(content["parts"])
-    )
+    parts = tuple(_decode_part(item, arrays, k) for k, item in enumerate(content["parts"]))
     draws = tuple(
-        Draws(
-            item["name"],
-            item["output"],
-            arrays[f"draws{index}.log_weights"],
-            arrays[f"draws{index}.outputs"],
-            {site: arrays[f"draws{index}.site{k}"] for k, site in enumerate(item["sites"])},
+        KeptDraws(
+            name=item["name"],
+            output=item["output"],
+            log_weights=arrays[f"draws{index}.log_weights"],
+            outputs=arrays[f"draws{index}.outputs"],
+            sites={site: arrays[f"draws{index}.site{k}"] for k, site in enumerate(item["sites"])},
         )
         for index, item in enumerate(content["draws"])
     )
     paths = tuple(
-        Path(*(arrays[f"path{index}.{name}"] for name in Path._fields))
+        Settling(*(arrays[f"path{index}.{name}"] for name in Settling._fields))
         for index in range(content["num_paths"])
     )
-    output, run, origin = content["output"], _typed(content["run"]), content["origin"]
-    figures = tuple(Figures(**_typed(item)) for item in content["figures"])
+    output, provenance = content["output"], content["provenance"]
+    outputs = [_decode_output(item) for item in content["outputs"]]
     return {
         "program": content["program"],
         "method": content["method"],
@@ -235,23 +263,44 @@ def _decode(content: dict[str, Any], arrays: dict[str, np.ndarray]) -> dict[str,
             tuple(output["is_indicator"]),
             tuple(output["labels"]),
         ),
-        "run": Run(figures=figures, **{**run, "notes": tuple(run["notes"])}),
+        "run": Run(
+            outputs=with_parts(outputs, parts),
+            num_evaluations=content["num_evaluations"],
+            num_gradients=content["num_gradients"],
+            notes=tuple(content["notes"]),
+        ),
         "compile_seconds": float(content["compile_seconds"]),
         "run_seconds": float(content["run_seconds"]),
-        "origin": Origin(**{**origin, "keys": tuple(origin["keys"])}),
+        "provenance": Provenance(**{**provenance, "keys": tuple(provenance["keys"])}),
         "contents": Contents(parts, draws, paths),
     }
 
 
-def _typed(values: dict[str, Any]) -> dict[str, Any]:
-    def one(name: str, value: Any) -> Any:
-        if name == "status":
-            return Status[value]
-        if isinstance(value, str) and name not in ("name",):
-            return float(value)
-        return value
+def _decode_part(item: dict[str, Any], arrays: dict[str, np.ndarray], index: int) -> PartSummary:
+    fields: dict[str, Any] = {}
+    for field in PART_FIELDS:
+        if field.is_array:
+            fields[field.name] = arrays[f"part{index}.{field.name}"]
+        elif field.kind is Status:
+            fields[field.name] = Status[item[field.name]]
+        else:
+            fields[field.name] = field.kind(item[field.name])
+    return PartSummary(**fields)
 
-    return {name: one(name, value) for name, value in values.items()}
+
+def _decode_output(item: dict[str, Any]) -> OutputEstimate:
+    return OutputEstimate(
+        **{name: _typed(name, item[name]) for name in _OUTPUT_FIELDS},
+        ess=EffectiveSizes(**{name: float(size) for name, size in item["ess"].items()}),
+        findings=tuple(
+            Finding(**{**finding, "status": Status[finding["status"]]})
+            for finding in item["findings"]
+        ),
+    )
+
+
+def _typed(name: str, value: Any) -> Any:
+    return value if name in ("route", "is_log_scale") else float(value)
 
 
 def _structure(output: Output) -> Any:
@@ -289,104 +338,3 @@ def _template(structure: Any) -> Any:
         return collections.namedtuple(structure["namedtuple"], names)(*map(_template, children))
     kind, children = next(iter(structure.items()))
     return (tuple if kind == "tuple" else list)(map(_template, children))
-
-
-# --- for other programs ---
-
-
-def to_dict(record: Record) -> dict[str, Any]:
-    """The record without its draws, as plain data that JSON has."""
-    outputs = [
-        {
-            "label": label,
-            "interval": [number(end) for end in interval],
-            **_plain(figures._asdict()),
-        }
-        for label, figures, interval in zip(
-            record.output.labels, record.run.figures, record.bounds(), strict=True
-        )
-    ]
-    parts = [
-        {
-            **_plain({k: v for k, v in part._asdict().items() if k not in _PART_ARRAYS}),
-            "output": None if part.output < 0 else part.output,
-        }
-        for part in record.parts
-    ]
-    return {
-        "format": MAGIC,
-        "version": VERSION,
-        "program": record.program,
-        "method": record.method,
-        "status": record.status.name,
-        "message": record.status.value,
-        "outputs": outputs,
-        "log_z2": number(record.run.log_z2),
-        "ess_z2": number(record.run.ess_z2),
-        "parts": parts,
-        "notes": list(record.run.notes),
-        "num_evaluations": record.num_evaluations,
-        "num_gradients": record.num_gradients,
-        "compile_seconds": number(record.compile_seconds),
-        "run_seconds": number(record.run_seconds),
-        "origin": {**dataclasses.asdict(record.origin), "keys": list(record.origin.keys)},
-    }
-
-
-_GROUPS = {"gamma2": "posterior", "gamma1_plus": "target_plus", "gamma1_minus": "target_minus"}
-
-
-def to_datatree(record: Record, rng: np.random.Generator) -> DataTree:
-    """The record as an xarray DataTree in ArviZ's layout; see `Estimate.to_datatree`."""
-    try:
-        import xarray
-    except ImportError as error:
-        raise ImportError("to_datatree needs xarray: pip install 'estimand[arviz]'") from error
-    if not record.draws:
-        raise ValueError(
-            f"to_datatree: {record.method} keeps no draws of its densities; take TABI, AdaptiveIS "
-            "or the default method."
-        )
-    if not record.draws[0].sites:
-        raise ValueError(f"to_datatree: program {record.program!r} has no latent site.")
-    groups: dict[str, xarray.Dataset] = {}
-    for draws in record.draws:
-        group = _GROUPS[draws.name]
-        label = record.output.labels[draws.output] if draws.output >= 0 else ""
-        if draws.output >= 0 and record.output.size > 1:
-            group = f"{group}_{draws.output}"
-        attributes = {"density": draws.name, "output": label}
-        chosen = resample(draws.log_weights, draws.log_weights.size, rng)
-        equal = {name: values[chosen] for name, values in draws.sites.items()}
-        groups[group] = _dataset(equal, {**attributes, "weights": "equal"})
-        weighted = {**draws.sites, "log_weight": np.log(draws.weights)}
-        groups[f"weighted_{group}"] = _dataset(weighted, {**attributes, "weights": "log_weight"})
-        if draws.name == "gamma2":
-            values = {
-                f"output{label}": draws.outputs[chosen, k]
-                for k, label in enumerate(record.output.labels)
-            }
-            groups["sample_stats"] = _dataset(values, {"of": "the return value at each draw"})
-    tree = xarray.DataTree.from_dict(groups)
-    tree.attrs = {
-        "inference_library": "estimand",
-        "inference_library_version": record.origin.versions.get("estimand", ""),
-        "created_at": record.origin.created,
-        "program": record.program,
-        "method": record.method,
-        "status": record.status.name,
-        "estimate": json.dumps(to_dict(record)["outputs"]),
-    }
-    return tree
-
-
-def _dataset(values: dict[str, np.ndarray], attributes: dict[str, str]) -> Any:
-    import xarray
-
-    variables = {
-        name: (("chain", "draw", *(f"{name}_dim_{k}" for k in range(array.ndim - 1))), array[None])
-        for name, array in values.items()
-    }
-    size = len(next(iter(values.values())))
-    coordinates = {"chain": [0], "draw": np.arange(size)}
-    return xarray.Dataset(variables, coords=coordinates, attrs=attributes)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import threading
 import time
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -23,8 +24,12 @@ _active = threading.local()
 class CompilationClock:
     """Context manager that collects the seconds spent tracing, lowering and compiling.
 
-    Traces nest, so the events' intervals are merged before they are added up.
+    Traces nest, so the events' intervals are merged before they are added up. `between` is called
+    after every step of tracing, lowering and compiling; what it raises ends the work there.
     """
+
+    def __init__(self, between: Callable[[], None] | None = None):
+        self._between = between
 
     def __enter__(self) -> CompilationClock:
         _listen()
@@ -63,6 +68,8 @@ def _record(event: str, duration_secs: float, **_: str | int) -> None:
     clock.intervals.append((end - duration_secs, end))
     if event.endswith("backend_compile_duration"):
         clock.num_compilations += 1
+    if clock._between is not None:
+        clock._between()
 
 
 _listening = False

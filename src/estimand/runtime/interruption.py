@@ -1,51 +1,46 @@
-"""Ctrl-C: methods offer what they know so far, and whoever started them may take it.
+"""Ctrl-C: noted at once, obeyed at the next safe point.
 
-Nobody collects by default, and then offering costs nothing.
+Python raises KeyboardInterrupt wherever it happens to be, also inside of callbacks that XLA and JAX
+make from C++, which may crash the interpreter. Here the signal only leaves a note. `check` raises
+it where nothing can break: between tasks, and between tracing, compiling and running.
 """
 
 from __future__ import annotations
 
-import contextlib
-import contextvars
-from collections.abc import Callable, Iterator
+import signal
+import threading
+from types import FrameType
 from typing import Any
 
 
-class Offers:
-    """The last offer: a function that gives the result as far as it is known, or None."""
+class Interruption:
+    """Context manager in whose body Ctrl-C is noted instead of raised.
+
+    Only in the main thread, and only where Ctrl-C has its usual meaning: a handler of somebody
+    else's is left alone.
+    """
 
     def __init__(self) -> None:
-        self.last: Callable[[], Any] | None = None
+        self.is_requested = False
+        self._is_installed = False
 
+    def __enter__(self) -> Interruption:
+        is_main = threading.current_thread() is threading.main_thread()
+        if is_main and signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+            signal.signal(signal.SIGINT, self._note)
+            self._is_installed = True
+        return self
 
-_offers: contextvars.ContextVar[Offers | None] = contextvars.ContextVar(
-    "estimand_offers", default=None
-)
+    def __exit__(self, *exception: Any) -> None:
+        if self._is_installed:
+            signal.signal(signal.SIGINT, signal.default_int_handler)
+            self._is_installed = False
 
+    def _note(self, _number: int, _frame: FrameType | None) -> None:
+        self.is_requested = True
 
-def offer(make: Callable[[], Any]) -> None:
-    """Offers the result so far, if somebody collects; it is made only if it is asked for."""
-    offers = _offers.get()
-    if offers is not None:
-        offers.last = make
-
-
-@contextlib.contextmanager
-def collecting() -> Iterator[Offers]:
-    """What is offered in the body is kept."""
-    offers = Offers()
-    token = _offers.set(offers)
-    try:
-        yield offers
-    finally:
-        _offers.reset(token)
-
-
-@contextlib.contextmanager
-def offering_nothing() -> Iterator[None]:
-    """What is offered in the body is not taken, because there is something better already."""
-    token = _offers.set(None)
-    try:
-        yield
-    finally:
-        _offers.reset(token)
+    def check(self) -> None:
+        """Raises KeyboardInterrupt, once, if Ctrl-C was pressed."""
+        if self.is_requested:
+            self.is_requested = False
+            raise KeyboardInterrupt

@@ -1,8 +1,7 @@
-"""The journal of a run: what its heavy calls gave, so that a run that was cut off can go on.
+"""The journal of a run: what its tasks gave, so that a run that was cut off can go on.
 
-Methods are deterministic for a key and work on the host between few heavy calls. Those calls are
-remembered here; a run that starts again goes through the same steps with the same numbers. Nobody
-writes by default, and then remembering costs nothing.
+Methods are deterministic for a key and work on the host between few heavy tasks. What those gave is
+kept here; a run that starts again goes through the same steps with the same numbers.
 
 A journal is one file that only grows: a line of text, then frames of a length, a checksum and a
 body. The checksums form a chain, so that no frame fits in another place. A tail that is cut off or
@@ -12,7 +11,6 @@ altered is not believed, and computed again. There is no pickle in it.
 from __future__ import annotations
 
 import contextlib
-import contextvars
 import hashlib
 import json
 import math
@@ -20,13 +18,11 @@ import os
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any, BinaryIO, NamedTuple, TypeVar
+from typing import Any, BinaryIO, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-
-T = TypeVar("T")
 
 NAME = b"estimand-journal "
 MAGIC = NAME + b"1\n"
@@ -49,43 +45,17 @@ class _Entry(NamedTuple):
     length: int
 
 
-def remember(label: str, compute: Callable[[], T], *kinds: type) -> T:
-    """What `compute` gives, or gave when the journal's run came by here before.
-
-    Args:
-        label: says what is computed; it is checked when the entry is read.
-        compute: gives numbers and arrays, in tuples, lists and named tuples. It must depend on
-            nothing but the run's own inputs, and may itself remember.
-        kinds: the classes of the named tuples in the value.
-    """
-    journal = _writer.get()
-    return compute() if journal is None else journal.remember(label, compute, kinds)
-
-
-def clock() -> float:
-    """Seconds from a fixed moment, for budgets: with a journal the same ones when it is replayed.
-
-    A run that goes on after an interruption has spent what it had spent before.
-    """
-    journal = _writer.get()
-    if journal is None:
-        return time.monotonic()
-    return journal.remember("clock", lambda: journal.seconds, ())
-
-
 @contextlib.contextmanager
 def writing(path: str | os.PathLike, fingerprint: dict[str, str]) -> Iterator[Journal]:
-    """What is remembered in the body is kept in the file.
+    """The journal in a file, open in the body.
 
     Raises:
         CheckpointError: if the file is of a run with another fingerprint, or no journal.
     """
     journal = Journal(Path(path), fingerprint)
-    token = _writer.set(journal)
     try:
         yield journal
     finally:
-        _writer.reset(token)
         journal.close()
 
 
@@ -129,7 +99,15 @@ class Journal:
     def num_entries(self) -> int:
         return len(self._entries)
 
-    def remember(self, label: str, compute: Callable[[], Any], kinds: tuple[type, ...]) -> Any:
+    def remember(self, label: str, compute: Callable[[], Any], kinds: tuple[type, ...] = ()) -> Any:
+        """What `compute` gives, or gave when the journal's run was here before.
+
+        Args:
+            label: says what is computed; it is checked when the entry is read.
+            compute: gives numbers and arrays, in tuples, lists and named tuples. It must depend
+                on nothing but the run's own inputs, and may itself remember.
+            kinds: the classes of the named tuples in the value.
+        """
         place = (*self._outer, self._count)
         self._count += 1
         entry = self._entries.get(place)
@@ -179,11 +157,6 @@ class Journal:
         if offset < size:
             self._file.truncate(offset)
         self._file.seek(0, os.SEEK_END)
-
-
-_writer: contextvars.ContextVar[Journal | None] = contextvars.ContextVar(
-    "estimand_journal", default=None
-)
 
 
 def require_same(

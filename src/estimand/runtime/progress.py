@@ -1,12 +1,8 @@
-"""Progress of long work: methods say what they do, and whoever shows it listens.
-
-Nobody listens by default, and then saying costs nothing.
-"""
+"""Progress of long work: methods report what they do, and a bar shows it."""
 
 from __future__ import annotations
 
 import contextlib
-import contextvars
 import sys
 from collections.abc import Callable, Iterator
 from typing import NamedTuple
@@ -21,38 +17,23 @@ class Progress(NamedTuple):
     estimate: str = ""
 
 
-_listener: contextvars.ContextVar[Callable[[Progress], None] | None] = contextvars.ContextVar(
-    "estimand_progress", default=None
-)
+Listener = Callable[[Progress], None]
 
 
-def say(progress: Progress) -> None:
-    """Tells the listener, if there is one."""
-    listener = _listener.get()
-    if listener is not None:
-        listener(progress)
+def ignore(_progress: Progress) -> None:
+    """A listener that shows nothing."""
 
 
 @contextlib.contextmanager
-def listening(listener: Callable[[Progress], None]) -> Iterator[None]:
-    """Everything said in the body reaches the listener."""
-    token = _listener.set(listener)
-    try:
-        yield
-    finally:
-        _listener.reset(token)
-
-
-@contextlib.contextmanager
-def bar(is_wanted: bool | None) -> Iterator[None]:
-    """A bar on standard error with the stage and the estimate so far.
+def bar(is_wanted: bool | None) -> Iterator[Listener]:
+    """A listener that shows a bar on standard error with the stage and the estimate so far.
 
     None shows it where standard error is a terminal and rich is installed.
     """
     if is_wanted is None:
         is_wanted = sys.stderr.isatty() and _has_rich()
     if not is_wanted:
-        yield
+        yield ignore
         return
     try:
         from rich.console import Console
@@ -80,8 +61,7 @@ def bar(is_wanted: bool | None) -> Iterator[None]:
                 estimate=progress.estimate,
             )
 
-        with listening(show):
-            yield
+        yield show
 
 
 def _has_rich() -> bool:

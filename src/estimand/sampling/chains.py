@@ -3,95 +3,54 @@
 from __future__ import annotations
 
 import functools
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
 from numpyro import infer
-from numpyro.diagnostics import split_gelman_rubin
+from numpyro.diagnostics import effective_sample_size, split_gelman_rubin
 
 from estimand.density import Density, PathPoint
-from estimand.model.sites import ProgramError
-from estimand.runtime.journal import remember
-from estimand.sampling.weights import total
+from estimand.model import ProgramError
 
-MAX_R_HAT = 1.05
 # Prior draws of which the most likely one starts a chain.
 NUM_STARTS = 256
 
 
-def check_draws(asker: str, density: Density, draws: Any) -> None:
-    """Refuses draws that lack a site of the program, or are not grouped by chain."""
-    sizes = set()
-    for place in density.layout.sites:
-        name = place.latent.name
-        if name not in draws:
-            raise ProgramError(
-                f"{asker}: draws has no entry for site {name!r} of program {density.name!r}."
-            )
-        shape = jnp.shape(draws[name])
-        if len(shape) < 2 or shape[2:] != place.latent.shape:
-            raise ProgramError(
-                f"{asker}: draws of site {name!r} have shape {shape}; expected "
-                f"(chains, draws, *{place.latent.shape}), as group_by_chain=True gives them."
-            )
-        sizes.add(shape[:2])
-    if len(sizes) > 1:
-        raise ProgramError(
-            f"{asker}: the sites of draws differ in their leading axes (chains, draws): "
-            f"{sorted(sizes)}."
-        )
+class Chains(NamedTuple):
+    """Positions of shape (chains, draws, dimension), and the gradients that they cost.
 
+    `is_started` is False where a chain found nowhere to start, and then nothing was drawn.
+    """
 
-def positions_of(asker: str, density: Density, draws: Any) -> np.ndarray:
-    """Draws by site as positions of shape (chains, draws, dimension)."""
-    names = [site.latent.name for site in density.layout.sites]
-    positions = np.asarray(
-        _unconstrain(density, {name: jnp.asarray(draws[name]) for name in names}), float
-    )
-    for site in density.layout.sites:
-        if not np.isfinite(positions[:, :, site.start : site.stop]).all():
-            raise ProgramError(
-                f"{asker}: draws of site {site.latent.name!r} are NaN or outside its support; "
-                f"they must be posterior draws of program {density.name!r}."
-            )
-    return positions
+    positions: np.ndarray
+    num_gradients: int
+    is_started: bool = True
 
 
 def nuts_chains(
     rng_key: jax.Array, density: Density, num_samples: int, num_warmup: int, num_chains: int
-) -> tuple[np.ndarray, int] | None:
-    """Draws of a density by NumPyro's NUTS, and the gradients that they cost.
-
-    Positions of shape (chains, draws, dimension); None if a chain finds nowhere to start, after
-    `NUM_STARTS` prior draws each.
-    """
-    settings = num_samples, num_warmup, num_chains
-    return remember("NUTS", lambda: _nuts_chains(rng_key, density, *settings))
-
-
-def _nuts_chains(
-    rng_key: jax.Array, density: Density, num_samples: int, num_warmup: int, num_chains: int
-) -> tuple[np.ndarray, int] | None:
+) -> Chains:
+    """Draws of a density by NumPyro's NUTS, each from the best of `NUM_STARTS` prior draws."""
     start_key, run_key = jax.random.split(rng_key)
     starts, scores = _starts(density, jax.random.split(start_key, (num_chains, NUM_STARTS)))
     if not np.isfinite(scores).all():
-        return None
-    positions, steps = _nuts(num_warmup, num_samples, run_key, density, starts)
-    return np.asarray(positions, float), total(steps)
+        return Chains(np.zeros((num_chains, 0, density.dimension)), 0, is_started=False)
+    positions, steps = nuts(num_warmup, num_samples, run_key, density, starts)
+    return Chains(np.asarray(positions, float), int(np.asarray(steps).sum(dtype=np.int64)))
 
 
 @functools.partial(jax.jit, static_argnums=(0, 1))
-def _nuts(
+def nuts(
     num_warmup: int, num_samples: int, rng_key: jax.Array, density: Density, starts: jax.Array
 ) -> tuple[jax.Array, jax.Array]:
     """Positions of shape (chains, draws, dimension), and the gradients of each transition.
 
     NumPyro's kernel without its `MCMC`, which would compile again at every call.
     """
-    kernel = infer.NUTS(potential_fn=lambda position: -_log_density(density, position))
+    kernel = infer.NUTS(potential_fn=lambda position: -log_density(density, position))
     keys = jax.random.split(rng_key, starts.shape[0])
     start = kernel.init(keys, num_warmup, starts, (), {})
 
@@ -105,21 +64,6 @@ def _nuts(
     return jnp.swapaxes(positions[num_warmup:], 0, 1), steps
 
 
-def r_hat(positions: np.ndarray) -> float:
-    """The largest split R-hat of any coordinate of (chains, draws, dimension)."""
-    return float(np.max(np.asarray(split_gelman_rubin(positions))))
-
-
-def _log_density(density: Density, position: jax.Array) -> jax.Array:
-    one = jnp.ones((), position.dtype)
-    return PathPoint(one, one).log_density(density.terms(position))
-
-
-@jax.jit
-def _unconstrain(density: Density, latents: dict[str, jax.Array]) -> jax.Array:
-    return jax.vmap(jax.vmap(lambda values: density.terms_at(values)[0]))(latents)
-
-
 @jax.jit
 def _starts(density: Density, rng_keys: jax.Array) -> tuple[jax.Array, jax.Array]:
     """The most likely of some prior draws for each chain, and how likely it is."""
@@ -128,3 +72,65 @@ def _starts(density: Density, rng_keys: jax.Array) -> tuple[jax.Array, jax.Array
     best = jnp.argmax(scores, axis=1)
     starts = jnp.take_along_axis(positions, best[:, None, None], axis=1)[:, 0]
     return starts, scores.max(axis=1)
+
+
+def log_density(density: Density, position: jax.Array) -> jax.Array:
+    """The log density at the end of the path, where nothing is tempered."""
+    one = jnp.ones((), position.dtype)
+    return PathPoint(one, one).log_density(density.terms(position))
+
+
+def r_hat(values: np.ndarray) -> float:
+    """The largest split R-hat of any quantity, of shape (chains, draws) or with more axes."""
+    return float(np.max(np.asarray(split_gelman_rubin(values))))
+
+
+def autocorrelation_size(values: np.ndarray) -> np.ndarray:
+    """Effective sample size of each quantity by its autocorrelation along (chains, draws).
+
+    NumPyro 0.21 has none where a chain stands still: NaN.
+    """
+    return np.asarray(effective_sample_size(values), float)
+
+
+# --- draws that a user has already ---
+
+
+def check_draws(asker: str, density: Density, draws: Any) -> None:
+    """Refuses draws that lack a site of the program, or are not grouped by chain."""
+    sizes = set()
+    for site in density.layout.sites:
+        if site.name not in draws:
+            raise ProgramError(
+                f"{asker}: draws has no entry for site {site.name!r} of program {density.name!r}."
+            )
+        shape = jnp.shape(draws[site.name])
+        if len(shape) < 2 or shape[2:] != site.shape:
+            raise ProgramError(
+                f"{asker}: draws of site {site.name!r} have shape {shape}; expected "
+                f"(chains, draws, *{site.shape}), as group_by_chain=True gives them."
+            )
+        sizes.add(shape[:2])
+    if len(sizes) > 1:
+        raise ProgramError(
+            f"{asker}: the sites of draws differ in their leading axes (chains, draws): "
+            f"{sorted(sizes)}."
+        )
+
+
+def positions_of(asker: str, density: Density, draws: Any) -> np.ndarray:
+    """Draws by site as positions of shape (chains, draws, dimension)."""
+    values = {site.name: jnp.asarray(draws[site.name]) for site in density.layout.sites}
+    positions = np.asarray(_unconstrain(density, values), float)
+    for site in density.layout.sites:
+        if not np.isfinite(positions[:, :, site.start : site.stop]).all():
+            raise ProgramError(
+                f"{asker}: draws of site {site.name!r} are NaN or outside its support; "
+                f"they must be posterior draws of program {density.name!r}."
+            )
+    return positions
+
+
+@jax.jit
+def _unconstrain(density: Density, values: dict[str, jax.Array]) -> jax.Array:
+    return jax.vmap(jax.vmap(density.position_of))(values)

@@ -7,13 +7,28 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import lax
+
+# Rows that a compiled function takes at a time, where nothing else is said.
+CHUNK = 4096
+
+
+def in_chunks(function: Callable[[Any], Any], rows: np.ndarray, size: int = CHUNK) -> Any:
+    """Applies a compiled function of some rows to all rows, `size` at a time, as NumPy arrays."""
+    count = len(rows)
+    padded = np.concatenate([rows, np.repeat(rows[:1], -count % size, axis=0)])
+    pieces = [
+        jax.tree.map(np.asarray, function(padded[start : start + size]))
+        for start in range(0, len(padded), size)
+    ]
+    return jax.tree.map(lambda *parts: np.concatenate(parts)[:count], *pieces)
 
 
 def in_batches(
     function: Callable[[jax.Array], tuple[Any, Any]], rng_keys: jax.Array, batch_size: int | None
 ) -> tuple[Any, Any]:
-    """Applies a function of several keys to all keys, `batch_size` of them at a time.
+    """Applies a function of several keys to all keys, `batch_size` of them at a time, under jit.
 
     The function gives what it knows of each sample and totals over its samples; the former are
     joined and the latter added up.

@@ -6,13 +6,15 @@ compilation of its own. The density, which is evaluated at every draw, is in JAX
 
 from __future__ import annotations
 
-import dataclasses
 import math
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.scipy.special import gammaln, logsumexp
+
+from estimand.sampling.chunks import in_chunks
 
 STUDENT_DEGREES = 5.0
 STUDENT_SHARE = 0.1
@@ -29,12 +31,9 @@ SHRINKAGES = (0.1, 0.3, 0.6, 1.0)
 TRUSTS = (2.0, 10.0, 50.0, math.inf)
 # Points that a present scale counts for where a refit changes only scales.
 SCALE_TRUST = 5.0
-# Points whose density is evaluated at a time: one shape to compile.
-CHUNK = 4096
 
 
-@dataclasses.dataclass(frozen=True)
-class Mixture:
+class Mixture(NamedTuple):
     """Components with weights, means, Cholesky factors and degrees of freedom (inf: Gaussian)."""
 
     weights: np.ndarray
@@ -51,17 +50,12 @@ class Mixture:
         return self.means.shape[1]
 
     def scaled(self, share: float) -> Mixture:
-        return dataclasses.replace(self, weights=share * self.weights)
+        return self._replace(weights=share * self.weights)
 
     @staticmethod
     def join(mixtures: list[Mixture]) -> Mixture:
         """One mixture with the components of several, whose weights are kept as they are."""
-        return Mixture(
-            *(
-                np.concatenate([getattr(mixture, field.name) for mixture in mixtures])
-                for field in dataclasses.fields(Mixture)
-            )
-        )
+        return Mixture(*(np.concatenate(arrays) for arrays in zip(*mixtures, strict=True)))
 
     def padded(self) -> Mixture:
         """The same with components of weight 0 up to a power of two: few shapes to compile."""
@@ -123,14 +117,7 @@ def log_density_and_shares(mixture: Mixture, points: np.ndarray) -> tuple[np.nda
 def _in_chunks(mixture: Mixture, points: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     padded = mixture.padded()
     arrays = (padded.weights, padded.means, np.linalg.inv(padded.factors), padded.degrees)
-    pieces = []
-    for start in range(0, len(points), CHUNK):
-        chunk = points[start : start + CHUNK]
-        filled = np.concatenate([chunk, np.zeros((CHUNK - len(chunk), points.shape[1]))])
-        found = _log_density(jnp.asarray(filled), *arrays)
-        pieces.append([np.asarray(x)[: len(chunk)] for x in found])
-    log_densities, shares = zip(*pieces, strict=True)
-    return np.concatenate(log_densities), np.concatenate(shares)
+    return in_chunks(lambda rows: _log_density(jnp.asarray(rows), *arrays), points)
 
 
 @jax.jit
@@ -199,11 +186,11 @@ def _fit_in(
     rng: np.random.Generator,
 ) -> tuple[float, Mixture]:
     """The best fit with covariances shrunk to the diagonal of a frame, and its held-out score."""
-    origin, axes = frame
-    framed = (points - origin) @ np.linalg.inv(axes).T
+    middle, axes = frame
+    framed = (points - middle) @ np.linalg.inv(axes).T
     shrinkage = _best_shrinkage(framed, weights, held_out, effective)
     framed_center, framed_root = _moments(framed, weights, shrinkage)
-    center, root = origin + axes @ framed_center, axes @ framed_root
+    center, root = middle + axes @ framed_center, axes @ framed_root
     inverse = np.linalg.inv(root)
     whitened = (points - center) @ inverse.T
     train, test = (whitened[~held_out], weights[~held_out]), (whitened[held_out], weights[held_out])

@@ -7,7 +7,7 @@ weighted points first.
 
 from __future__ import annotations
 
-import dataclasses
+from typing import NamedTuple
 
 import numpy as np
 
@@ -22,8 +22,7 @@ MIN_SLOPE = 0.02
 MIN_GAIN = 0.1
 
 
-@dataclasses.dataclass(frozen=True)
-class Warp:
+class Warp(NamedTuple):
     """For each coordinate an increasing, piecewise linear map from `LEVELS` to its knots."""
 
     knots: np.ndarray
@@ -68,8 +67,7 @@ class Warp:
         return warped, -np.log(slopes).sum(axis=1)
 
 
-@dataclasses.dataclass(frozen=True)
-class Warped:
+class Warped(NamedTuple):
     """A mixture, in warped coordinates if there is a warp."""
 
     mixture: Mixture

@@ -64,3 +64,9 @@ def _generalised_pareto_shape(excess: np.ndarray) -> float:
     mean_theta = np.sum(theta * posterior) / posterior.sum()
     shape = np.mean(np.log1p(-mean_theta * excess))
     return float((size * shape + 5.0) / (size + 10.0))
+
+
+def relative_weights(log_weights: np.ndarray) -> np.ndarray:
+    """Weights divided by their mean."""
+    mean = log_mean(log_weights)
+    return np.exp(log_weights - mean) if mean > -np.inf else np.zeros(log_weights.size)

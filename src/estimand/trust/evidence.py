@@ -11,9 +11,14 @@ import numpy as np
 from jax.scipy.special import logsumexp
 
 from estimand.density import is_invalid
-from estimand.sampling.weights import effective_sample_size, pareto_k, total
-from estimand.trust.status import Status
-from estimand.trust.thresholds import MAX_PARETO_K, MIN_ESS
+from estimand.sampling import effective_sample_size, log_mean, pareto_k, total
+from estimand.trust.status import Finding, Status, most_severe
+from estimand.trust.thresholds import (
+    MAX_PARETO_K,
+    MAX_WEIGHT_SHARE,
+    MIN_ESS,
+    PRECISION_QUANTILE,
+)
 
 
 class Trace(NamedTuple):
@@ -71,14 +76,7 @@ class Evidence(NamedTuple):
 
     @property
     def status(self) -> Status:
-        if self.num_invalid:
-            return Status.nan_density
-        if not np.isfinite(self.log_z):
-            return Status.no_mass_found
-        if self.pareto_k > MAX_PARETO_K:
-            return Status.heavy_tailed
-        is_fine = self.ess >= MIN_ESS and is_precise(self.relative_variance, self.degrees)
-        return Status.ok if is_fine else Status.low_ess
+        return most_severe(check_evidence(self))
 
     def __str__(self) -> str:
         number = f"log Z = {float(self.log_z):.6g} ± {self.standard_error:.2g}"
@@ -101,18 +99,78 @@ def evidence_from_weights(
     log_z = logsumexp(log_weights) - math.log(count)
     normalised = jnp.exp(log_weights - jnp.where(jnp.isfinite(log_z), log_z, 0.0))
     variance = jnp.var(normalised, ddof=1) / count if count > 1 else jnp.inf
-    relative_variance = jnp.where(jnp.isfinite(log_z), variance, jnp.inf)
     return Evidence(
-        log_z, relative_variance, log_weights, positions, evaluations, gradients, invalid, trace
+        log_z=log_z,
+        relative_variance=jnp.where(jnp.isfinite(log_z), variance, jnp.inf),
+        log_weights=log_weights,
+        positions=positions,
+        evaluations=evaluations,
+        gradients=gradients,
+        invalid=invalid,
+        trace=trace,
     )
 
 
-def is_precise(relative_variance: jax.Array | float, degrees: jax.Array | float) -> bool:
-    """Whether an estimated variance says that the true one is as small as `MIN_ESS` asks.
+def check_evidence(evidence: Evidence, part: str | None = None) -> list[Finding]:
+    """What speaks against one estimate of a normalising constant; nothing if it can be trusted."""
+    if evidence.num_invalid:
+        detail = f"the density was NaN or +inf at {evidence.num_invalid:,} positions"
+        return [Finding(Status.nan_density, part, detail, "numbers")]
+    if not np.isfinite(evidence.log_z):
+        detail = f"all {np.size(evidence.log_weights):,} weights are 0"
+        return [Finding(Status.no_mass_found, part, detail, "mass")]
+    return [
+        *check_tail(np.asarray(evidence.log_weights, float), part),
+        *check_size(evidence.ess, part),
+        *check_precision(evidence.relative_variance, evidence.degrees, part),
+    ]
 
-    From few replicates it must be smaller still, by the 5 % quantile of a χ² law over its degrees
-    of freedom (Wilson and Hilferty 1931): else those runs would pass that underrate their error.
+
+def check_tail(log_weights: np.ndarray, part: str | None = None) -> list[Finding]:
+    """Whether a few draws decide; a large tail index is harmless while none weighs much."""
+    largest = math.exp(log_weights.max() - log_mean(log_weights)) / log_weights.size
+    if not largest > MAX_WEIGHT_SHARE or not (tail := pareto_k(log_weights)) > MAX_PARETO_K:
+        return []
+    detail = (
+        f"Pareto k {tail:.2f}, at most {MAX_PARETO_K} allowed; one draw holds {100 * largest:.2g} "
+        "% of the weight"
+    )
+    return [Finding(Status.heavy_tailed, part, detail, "tail")]
+
+
+def check_size(ess: float, part: str | None = None, needed: float = MIN_ESS) -> list[Finding]:
+    """Whether so many effective samples are enough for an error."""
+    if ess >= needed:
+        return []
+    return [Finding(Status.low_ess, part, f"ESS {ess:.0f}; {needed:.0f} needed", "size")]
+
+
+def check_precision(
+    relative_variance: jax.Array | float, degrees: jax.Array | float, part: str | None = None
+) -> list[Finding]:
+    """Whether an estimated variance says that the true one is as small as `MIN_ESS` asks."""
+    limit = largest_variance(degrees)
+    if float(relative_variance) <= limit:
+        return []
+    if math.isfinite(relative_variance):
+        detail = f"relative error {_percent(relative_variance)}; at most {_percent(limit)} allowed"
+        if math.isfinite(degrees):
+            detail += f" with {float(degrees):.0f} degrees of freedom"
+    else:
+        detail = "no error is known"
+    return [Finding(Status.low_ess, part, detail, "precision")]
+
+
+def largest_variance(degrees: jax.Array | float) -> float:
+    """The relative variance up to which an estimate passes.
+
+    From few replicates it must be smaller, by the 5 % quantile of a χ² law over its degrees of
+    freedom (Wilson and Hilferty 1931): otherwise those runs would pass that underrate their error.
     """
-    spread = 2 / (9 * float(degrees))
-    share = max(1 - spread - 1.645 * math.sqrt(spread), 0.0) ** 3
-    return float(relative_variance) <= share / MIN_ESS
+    width = 2 / (9 * float(degrees))
+    share = max(1 - width - PRECISION_QUANTILE * math.sqrt(width), 0.0) ** 3
+    return share / MIN_ESS
+
+
+def _percent(relative_variance: jax.Array | float) -> str:
+    return f"{100 * math.sqrt(float(relative_variance)):.2g} %"

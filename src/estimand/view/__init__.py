@@ -1,1 +1,15 @@
 """What people read of a record: diagnosis, tables, report."""
+
+from estimand.view.diagnosis import Diagnosis, PartDiagnosis, PlainSampling, diagnose
+from estimand.view.tables import Summary, Table, estimate_text, summarise
+
+__all__ = [
+    "Diagnosis",
+    "PartDiagnosis",
+    "PlainSampling",
+    "Summary",
+    "Table",
+    "diagnose",
+    "estimate_text",
+    "summarise",
+]

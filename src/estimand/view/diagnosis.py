@@ -10,21 +10,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from estimand.methods.protocol import Figures
-from estimand.record.record import Draws, PartSummary, Record
-from estimand.trust.status import Status
-from estimand.trust.thresholds import MAX_PARETO_K, MIN_ESS
-
-# Below this |Z1⁺ − Z1⁻| / (Z1⁺ + Z1⁻) the two signs of f nearly cancel.
-STRONG_CANCELLATION = 0.05
-# A replicate this many standard deviations from the mean of all is worth a look.
-FAR = 4.0
-# Below this acceptance rate a kernel hardly moves.
-LOW_ACCEPTANCE = 0.05
-# A large tail index is harmless while no single draw has more of the weight than this.
-HARMLESS_SHARE = 0.002
-
-Z_NAMES = {"gamma1_plus": "Z1_plus", "gamma1_minus": "Z1_minus", "gamma2": "Z2"}
+from estimand.record import CONSTANT_NAMES, PartSummary, Record
+from estimand.trust import Finding, OutputEstimate, Status, thresholds
 
 
 class PartDiagnosis(NamedTuple):
@@ -32,7 +19,7 @@ class PartDiagnosis(NamedTuple):
 
     `ess` is (Σw)²/Σw², as the paper has it; `largest_share` the share of the largest weight;
     `error_share` the part's share of the variance of the estimate, as if the parts were
-    independent; `spread` the relative standard deviation of Z between replicates (islands, or
+    independent; `deviation` the relative standard deviation of Z between replicates (islands, or
     batches of draws) and `farthest` the distance of the farthest from their mean in those.
     `num_temperatures` and the range of `acceptance` rates are of the way from the prior to the
     target, 0 and NaN for a method that has none.
@@ -47,7 +34,7 @@ class PartDiagnosis(NamedTuple):
     largest_share: float
     error_share: float
     num_replicates: int
-    spread: float
+    deviation: float
     farthest: float
     num_temperatures: int
     acceptance: tuple[float, float]
@@ -92,30 +79,30 @@ class Diagnosis(NamedTuple):
 
 def diagnose(record: Record) -> tuple[Diagnosis, ...]:
     """The diagnosis of every output."""
-    return tuple(_diagnose_output(record, output) for output in range(len(record.run.figures)))
+    return tuple(_diagnose_output(record, output) for output in range(len(record.outputs)))
 
 
-def _diagnose_output(record: Record, output: int) -> Diagnosis:
-    figures = record.run.figures[output]
+def _diagnose_output(record: Record, number: int) -> Diagnosis:
+    output = record.outputs[number]
     relative_error = math.inf
-    if figures.value != 0 and math.isfinite(figures.standard_error):
-        relative_error = figures.standard_error / abs(figures.value)
-    cancellation = _cancellation(figures)
-    parts = _part_diagnoses(record, output)
-    plain = plain_sampling(record, output)
+    if output.value != 0 and math.isfinite(output.standard_error):
+        relative_error = output.standard_error / abs(output.value)
+    cancellation = _cancellation(output)
+    parts = _part_diagnoses(record, number)
+    plain = plain_sampling(record, number)
     return Diagnosis(
-        label=record.output.labels[output],
+        label=record.output.labels[number],
         relative_error=relative_error,
         cancellation=cancellation,
         parts=parts,
         plain=plain,
-        verdict=_verdict(figures, relative_error),
-        advice=_advice(figures, cancellation, parts, plain),
+        verdict=_verdict(output, relative_error),
+        advice=_advice(output, cancellation, parts, plain),
     )
 
 
-def _cancellation(figures: Figures) -> float:
-    logs = np.asarray([figures.log_z1_plus, figures.log_z1_minus])
+def _cancellation(output: OutputEstimate) -> float:
+    logs = np.asarray([output.parts.log_z("plus"), output.parts.log_z("minus")])
     if np.isnan(logs).any() or not np.isfinite(logs).any():
         return math.nan
     plus, minus = np.exp(logs - logs.max())
@@ -129,11 +116,11 @@ def _part_diagnoses(record: Record, output: int) -> tuple[PartDiagnosis, ...]:
     total = sum(variances.values())
     result = []
     for part in parts:
-        spread, farthest = _replicate_spread(part.replicate_log_z)
+        replicates = _compare_replicates(part.replicate_log_z)
         share = variances[part.name] / total if 0 < total < math.inf else math.nan
         result.append(
             PartDiagnosis(
-                name=Z_NAMES[part.name],
+                name=CONSTANT_NAMES[part.name],
                 log_z=part.log_z,
                 standard_error=math.sqrt(part.relative_variance),
                 ess=part.ess,
@@ -142,8 +129,8 @@ def _part_diagnoses(record: Record, output: int) -> tuple[PartDiagnosis, ...]:
                 largest_share=math.exp(part.largest[0] - part.log_z) / part.num_samples,
                 error_share=share,
                 num_replicates=part.replicate_log_z.size,
-                spread=spread,
-                farthest=farthest,
+                deviation=replicates.deviation,
+                farthest=replicates.farthest,
                 num_temperatures=part.betas.shape[1],
                 acceptance=_range(part.acceptance),
                 status=part.status,
@@ -168,14 +155,22 @@ def _variance_pieces(parts: list[PartSummary]) -> dict[str, float]:
     }
 
 
-def _replicate_spread(log_z: np.ndarray) -> tuple[float, float]:
+class _Replicates(NamedTuple):
+    """How far replicates are apart: see `PartDiagnosis`."""
+
+    deviation: float
+    farthest: float
+
+
+def _compare_replicates(log_z: np.ndarray) -> _Replicates:
     if log_z.size < 2 or not np.isfinite(log_z).any():
-        return math.nan, math.nan
+        return _Replicates(math.nan, math.nan)
     ratios = np.exp(log_z - np.max(log_z))
     deviation = ratios.std(ddof=1)
     if not deviation > 0:
-        return 0.0, 0.0
-    return float(deviation / ratios.mean()), float(np.abs(ratios - ratios.mean()).max() / deviation)
+        return _Replicates(0.0, 0.0)
+    farthest = np.abs(ratios - ratios.mean()).max() / deviation
+    return _Replicates(float(deviation / ratios.mean()), float(farthest))
 
 
 # --- what plain posterior sampling would have said ---
@@ -187,12 +182,12 @@ def plain_sampling(record: Record, output: int) -> PlainSampling | None:
     The posterior is put together from the draws of all densities (the balance heuristic), so that
     places with little posterior mass that γf± knows are there with their right small mass.
     """
-    if record.draws_of("gamma2") is None:
+    if record.draws_of("gamma2", output) is None:
         return None
     f, mass = posterior_sample(record, output)
     if not mass.any():
         return None
-    f, mass = _calibrated(f, mass, record.run.figures[output].value)
+    f, mass = _calibrated(f, mass, record.outputs[output].value)
     # One for each density evaluated: generous to a Markov chain, whose draws cost more.
     count = max(1, record.num_evaluations + record.num_gradients)
     hits = np.random.default_rng(0).multinomial(count, mass)
@@ -225,17 +220,16 @@ def _calibrated(f: np.ndarray, mass: np.ndarray, value: float) -> tuple[np.ndarr
 
 def posterior_sample(record: Record, output: int) -> tuple[np.ndarray, np.ndarray]:
     """Values of f at all kept draws, and the posterior mass that each stands for."""
-    figures = record.run.figures[output]
+    parts = record.outputs[output].parts
     log_ratios = {
-        "gamma1_plus": record.run.log_z2 - figures.log_z1_plus,
-        "gamma1_minus": record.run.log_z2 - figures.log_z1_minus,
+        "gamma1_plus": parts.log_z("normaliser") - parts.log_z("plus"),
+        "gamma1_minus": parts.log_z("normaliser") - parts.log_z("minus"),
     }
-    groups = [record.draws_of(name, output) for name in ("gamma2", *log_ratios)]
-    groups = [draws for draws in groups if draws is not None]
-    sizes = {draws.name: 1 / np.sum(draws.weights**2) for draws in groups if draws}
+    found = [record.draws_of(name, output) for name in ("gamma2", *log_ratios)]
+    groups = [draws for draws in found if draws is not None]
+    sizes = {draws.name: 1 / np.sum(draws.weights**2) for draws in groups}
     values, masses = [], []
     for draws in groups:
-        assert isinstance(draws, Draws)
         f = draws.outputs[:, output]
         mixture = np.full(f.shape, sizes["gamma2"])
         for name, sign in (("gamma1_plus", 1.0), ("gamma1_minus", -1.0)):
@@ -258,30 +252,36 @@ def percent(share: float) -> str:
     return f"{float(f'{100 * share:.2g}'):g} %" if math.isfinite(share) else "unknown"
 
 
-def _verdict(figures: Figures, relative_error: float) -> str:
-    if figures.status is Status.ok:
+def _verdict(output: OutputEstimate, relative_error: float) -> str:
+    if output.status is Status.ok:
         return (
-            "The estimate can be used: no diagnostic speaks against it, and its relative error is "
+            "The estimate can be used: all checks passed, and its relative error is "
             f"{percent(relative_error)}."
         )
-    return f"The estimate cannot be trusted. {figures.status.value}"
+    details = "; ".join(map(str, sorted_findings(output)))
+    return f"The estimate cannot be trusted ({details}). {output.status.value}"
+
+
+def sorted_findings(output: OutputEstimate) -> list[Finding]:
+    """The findings about an output, the most severe first."""
+    return sorted(output.findings, key=lambda finding: -finding.status.severity)
 
 
 def _advice(
-    figures: Figures,
+    output: OutputEstimate,
     cancellation: float,
     parts: tuple[PartDiagnosis, ...],
     plain: PlainSampling | None,
 ) -> str:
-    if figures.status is not Status.ok and (words := _what_is_wrong(parts)):
+    if output.status is not Status.ok and (words := _what_is_wrong(parts)):
         return words
-    if cancellation < STRONG_CANCELLATION:
+    if cancellation < thresholds.STRONG_CANCELLATION:
         return (
             "The two signs of f nearly cancel, which leaves "
             f"{percent(cancellation)} of E|f|: look at the standard error rather than at the "
             "relative one."
         )
-    if figures.status is not Status.ok:
+    if output.status is not Status.ok:
         return _main_source(parts)
     if plain is None:
         return ""
@@ -290,9 +290,9 @@ def _advice(
             f"Averaging {plain.num_draws:,} posterior draws would have said 0 ± 0: none of them "
             "reaches the target."
         )
-    if not figures.standard_error > 0:
+    if not output.standard_error > 0:
         return ""
-    gain = plain.true_error / figures.standard_error
+    gain = plain.true_error / output.standard_error
     if gain < 1.5:
         return "Averaging as many posterior draws would have been as good: that is enough here."
     return (
@@ -312,14 +312,14 @@ def _rounded(number: float) -> str:
 
 def _what_is_wrong(parts: tuple[PartDiagnosis, ...]) -> str:
     """The part that needs more effort most, and why; nothing if no part stands out."""
-    stuck = [part for part in parts if part.acceptance[0] < LOW_ACCEPTANCE]
+    stuck = [part for part in parts if part.acceptance[0] < thresholds.LOW_ACCEPTANCE]
     if stuck:
         part = min(stuck, key=lambda part: part.acceptance[0])
         return (
             f"On the way to {part.name} no more than {percent(part.acceptance[0])} of the moves "
             "are accepted at some temperature: take a smaller step or another kernel."
         )
-    poor = [part for part in parts if part.ess < MIN_ESS]
+    poor = [part for part in parts if part.ess < thresholds.MIN_ESS]
     if poor:
         part = min(poor, key=lambda part: part.ess)
         return (
@@ -329,12 +329,13 @@ def _what_is_wrong(parts: tuple[PartDiagnosis, ...]) -> str:
     tails = [
         part
         for part in parts
-        if part.pareto_k > MAX_PARETO_K and part.largest_share > HARMLESS_SHARE
+        if part.pareto_k > thresholds.MAX_PARETO_K
+        and part.largest_share > thresholds.MAX_WEIGHT_SHARE
     ]
     if tails:
         part = max(tails, key=lambda part: part.pareto_k)
         return f"The weights of {part.name} have a Pareto tail index of {part.pareto_k:.2f}."
-    apart = [part for part in parts if part.farthest > FAR and part.num_replicates >= 8]
+    apart = [part for part in parts if part.farthest > thresholds.FAR and part.num_replicates >= 8]
     if apart:
         part = max(apart, key=lambda part: part.farthest)
         return (

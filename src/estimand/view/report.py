@@ -8,18 +8,17 @@ from __future__ import annotations
 import html
 import io
 import re
-from collections.abc import Callable
 from typing import Any
 
-from estimand.plots import all as plots
-from estimand.record.record import Record
-from estimand.trust.status import Status
+from estimand.plots import Panels, RegisteredPlot, registered_plots
+from estimand.record import Record
+from estimand.trust import Status
 from estimand.view.diagnosis import Diagnosis
 from estimand.view.tables import estimate_text, summarise, table_html
 
 # Outputs that get plots of their own; the others are in the tables.
 MAX_PLOTTED = 6
-# Stands for the page's text colour in a figure, until it is replaced by that.
+# Stands for the page's text colour in a plot, until it is replaced by that.
 _INK = "#0a0b0c"
 
 _STYLE = """
@@ -43,7 +42,7 @@ h3 { font-size: 1rem; margin: 1.4rem 0 .3rem; }
 .good { color: var(--good); } .bad { color: var(--bad); }
 .verdict { border-left: 4px solid currentColor; padding-left: .8rem; margin: 1rem 0; }
 .verdict span { color: var(--ink); }
-.figures { display: grid; gap: 1rem;
+.plots { display: grid; gap: 1rem;
   grid-template-columns: repeat(auto-fit, minmax(min(100%, 24rem), 1fr)); }
 figure { margin: 0; padding: .6rem; background: var(--panel); border: 1px solid var(--line);
   border-radius: .5rem; break-inside: avoid; }
@@ -74,13 +73,15 @@ footer { margin-top: 2.5rem; color: var(--soft); font-size: .85rem; }
 def to_html(record: Record, diagnoses: tuple[Diagnosis, ...]) -> str:
     """The page as text."""
     title = f"E[{record.program}]"
+    source = record.provenance.source or "no source is known"
+    version = record.provenance.versions.get("estimand", "")
     body = [
         _header(record, diagnoses, title),
         _plots(record),
         _tables(record, diagnoses),
         _settings(record),
-        f"<h2>Program</h2>\n<pre>{html.escape(record.origin.source or 'no source is known')}</pre>",
-        f"<footer>Written by estimand {html.escape(record.origin.versions.get('estimand', ''))}. "
+        f"<h2>Program</h2>\n<pre>{html.escape(source)}</pre>",
+        f"<footer>Written by estimand {html.escape(version)}. "
         "This page is complete in itself: it runs no script and asks for nothing outside."
         "</footer>",
     ]
@@ -102,20 +103,20 @@ def to_html(record: Record, diagnoses: tuple[Diagnosis, ...]) -> str:
 
 def _header(record: Record, diagnoses: tuple[Diagnosis, ...], title: str) -> str:
     pieces = ["<header>", f"<h1>{html.escape(title)}</h1>"]
-    rows = zip(record.names, record.run.figures, record.bounds(), diagnoses, strict=True)
-    for number, (name, figures, (low, high), diagnosis) in enumerate(rows):
+    rows = zip(record.names, record.outputs, record.bounds(), diagnoses, strict=True)
+    for number, (name, numbers, (low, high), diagnosis) in enumerate(rows):
         if number == MAX_PLOTTED:
             left = len(diagnoses) - MAX_PLOTTED
             pieces.append(f"<p>And {left} more outputs, in the table below.</p>")
             break
         if len(diagnoses) > 1:
             pieces.append(f"<h3>{html.escape(name)}</h3>")
-        tone = "good" if figures.status is Status.ok else "bad"
+        tone = "good" if numbers.status is Status.ok else "bad"
         words = html.escape(f"{diagnosis.verdict} {diagnosis.advice}".strip())
         pieces += [
-            f'<p class="number">{html.escape(estimate_text(figures))}</p>',
+            f'<p class="number">{html.escape(estimate_text(numbers))}</p>',
             f'<p class="interval">95 % interval <span>{low:.6g}</span> to <span>{high:.6g}</span> '
-            f'&nbsp;<span class="badge {tone}">{figures.status.name}</span></p>',
+            f'&nbsp;<span class="badge {tone}">{numbers.status.name}</span></p>',
             f'<p class="verdict {tone}"><span>{words}</span></p>',
         ]
     return "\n".join([*pieces, "</header>"])
@@ -124,23 +125,24 @@ def _header(record: Record, diagnoses: tuple[Diagnosis, ...], title: str) -> str
 def _tables(record: Record, diagnoses: tuple[Diagnosis, ...]) -> str:
     tables = summarise(record, diagnoses).tables
     wrapped = [f'<div class="scroll" tabindex="0">{table_html(table)}</div>' for table in tables]
-    return "\n".join(["<h2>Figures</h2>", *wrapped])
+    return "\n".join(["<h2>Numbers</h2>", *wrapped])
 
 
 def _settings(record: Record) -> str:
-    keys = ", ".join(record.origin.keys) or "unknown"
+    keys = ", ".join(record.provenance.keys) or "unknown"
     seconds = f"{record.compile_seconds:.2f} s compiling, {record.run_seconds:.2f} s running"
     settings = {
         "method": record.method,
         "random key": keys,
         "cost": f"{record.num_evaluations:,} evaluations, {record.num_gradients:,} gradients",
         "time": seconds,
-        "made": record.origin.created or "unknown",
-        **{f"{name}": version for name, version in record.origin.versions.items()},
-        "program digest": record.origin.program_digest,
-        "data digest": record.origin.data_digest,
-        **({"notes": "; ".join(record.run.notes)} if record.run.notes else {}),
+        "made": record.provenance.created or "unknown",
+        **record.provenance.versions,
+        "program digest": record.provenance.program_digest,
+        "data digest": record.provenance.data_digest,
     }
+    if record.run.notes:
+        settings["notes"] = "; ".join(record.run.notes)
     rows = [
         f"<dt>{html.escape(name)}</dt><dd>{html.escape(value)}</dd>"
         for name, value in settings.items()
@@ -148,101 +150,71 @@ def _settings(record: Record) -> str:
     return "\n".join(["<h2>Settings and versions</h2>", "<dl>", *rows, "</dl>"])
 
 
-# --- figures ---
+# --- plots ---
 
 
 def _plots(record: Record) -> str:
-    shown = min(len(record.run.figures), MAX_PLOTTED)
     pieces = []
-    for output in range(shown):
-        heading = f"Plots of {record.names[output]}" if len(record.run.figures) > 1 else "Plots"
+    for output, name in enumerate(record.names[:MAX_PLOTTED]):
+        heading = f"Plots of {name}" if len(record.names) > 1 else "Plots"
+        elements = [
+            _plot_element(entry, record, output)
+            for entry in registered_plots()
+            if entry.needs(record, output)
+        ]
         pieces.append(f"<h2>{html.escape(heading)}</h2>")
-        pieces.append(f'<div class="figures">{"".join(_figures(record, output))}</div>')
+        pieces.append(f'<div class="plots">{"".join(elements)}</div>')
     return "\n".join(pieces)
 
 
-def _figures(record: Record, output: int) -> list[str]:
-    """Every plot that the record has the numbers for."""
-    names = plots.coordinates(record)[: plots.MAX_CORNER]
-    is_corner = len(names) > 2
-    found = []
-    if names:
-        found.append(
-            _figure(
-                output,
-                lambda axes: plots.plot_origin(record, names, output=output, axes=axes),
-                "Where the expectation comes from: draws of the posterior, and of the densities "
-                "of the positive and the negative part of the target.",
-                shape=(len(names), len(names)) if is_corner else (1, 1),
-            )
-        )
-    found.append(
-        _figure(
-            output,
-            lambda ax: plots.plot_convergence(record, output=output, ax=ax),
-            "How the estimate settled as more of the draws were counted.",
-        )
-    )
-    if record.part("gamma2") is not None:
-        found.append(
-            _figure(
-                output,
-                lambda ax: plots.plot_weights(record, output=output, ax=ax),
-                "The tail of the weights: one draw should hold well under 1 % (dotted line).",
-            )
-        )
-    if len(record.paths[output].cost) > 1:
-        found.append(
-            _figure(
-                output,
-                lambda ax: plots.plot_cost(record, output=output, ax=ax),
-                "Error against cost; dotted, the rate of independent draws.",
-            )
-        )
-    if any(part.betas.size and part.output in (-1, output) for part in record.parts):
-        found.append(
-            _figure(
-                output,
-                lambda axes: plots.plot_temperatures(record, output=output, axes=axes),
-                "On the way from the prior to each target: temperature, acceptance, and the "
-                "share of particles that still count.",
-                shape=(3, 1),
-            )
-        )
-    return found
+def _plot_element(entry: RegisteredPlot, record: Record, output: int) -> str:
+    panels = entry.panels_for(record, output)
+    caption = html.escape(entry.caption)
+    kind = ' class="wide"' if _is_wide(panels) else ""
+    svg = _inline(_svg(entry, record, output, panels), caption)
+    return f"<figure{kind}>{svg}<figcaption>{caption}</figcaption></figure>\n"
 
 
-def _figure(
-    output: int, draw: Callable[[Any], Any], caption: str, *, shape: tuple[int, int] = (1, 1)
-) -> str:
+def _svg(entry: RegisteredPlot, record: Record, output: int, panels: Panels) -> str:
     try:
         import matplotlib as mpl
         from matplotlib.figure import Figure
     except ImportError as error:
         raise ImportError("a report needs matplotlib: pip install 'estimand[plots]'") from error
+    with mpl.rc_context(_style(salt=f"{entry.name} {output}")):
+        figure = Figure(figsize=_size(panels), layout="constrained")
+        figure.patch.set_alpha(0.0)
+        axes = figure.subplots(panels.rows, panels.columns, sharex=panels.share_x)
+        for ax in figure.axes:
+            ax.patch.set_alpha(0.0)
+        entry.draw(record, output, axes)
+        buffer = io.StringIO()
+        figure.savefig(buffer, format="svg", metadata={"Date": None})
+    return buffer.getvalue()
+
+
+def _style(salt: str) -> Any:
+    """Matplotlib's settings. The salt makes names in the SVG unique, and the same every time."""
     inked = ("text.color", "axes.labelcolor", "axes.edgecolor", "xtick.color", "ytick.color")
-    style: Any = {
+    return {
         **dict.fromkeys((*inked, "grid.color"), _INK),
         "svg.fonttype": "none",
-        "svg.hashsalt": f"{caption} {output}",
+        "svg.hashsalt": salt,
         "font.family": "sans-serif",
         "font.size": 10,
     }
-    is_wide = shape[0] > 2 and shape[1] > 1
-    size = (7.2, 7.2) if is_wide else (4.6, 5.2 if shape[0] > 1 else 3.5)
-    with mpl.rc_context(style):
-        figure = Figure(figsize=size, layout="constrained")
-        figure.patch.set_alpha(0.0)
-        axes: Any = figure.subplots(*shape, sharex=shape == (3, 1))
-        for ax in figure.axes:
-            ax.patch.set_alpha(0.0)
-        draw(axes)
-        buffer = io.StringIO()
-        figure.savefig(buffer, format="svg", metadata={"Date": None})
-    text = html.escape(caption)
-    kind = ' class="wide"' if is_wide else ""
-    svg = _inline(buffer.getvalue(), text)
-    return f"<figure{kind}>{svg}<figcaption>{text}</figcaption></figure>\n"
+
+
+def _is_wide(panels: Panels) -> bool:
+    """Whether the plot has a row of the page to itself."""
+    return panels.columns > 1
+
+
+def _size(panels: Panels) -> tuple[float, float]:
+    """Width and height in inches; the panels of a wide plot are square."""
+    if _is_wide(panels):
+        return 7.2, 7.2 * panels.rows / panels.columns
+    return 4.6, max(3.5, 5.2 * panels.rows / 3)
 
 
 def _inline(svg: str, label: str) -> str:
@@ -253,4 +225,4 @@ def _inline(svg: str, label: str) -> str:
     used = set(re.findall(r"#([\w-]+)", svg))
     svg = re.sub(r' id="([^"]*)"', lambda match: match[0] if match[1] in used else "", svg)
     svg = re.sub(r'^<svg ([^>]*?)width="[^"]*" height="[^"]*"', r"<svg \1", svg, count=1)
-    return re.sub(r"^<svg ", f'<svg role="img" aria-label="{label}" ', svg, count=1)
+    return svg.replace("<svg ", f'<svg role="img" aria-label="{label}" ', 1)

@@ -7,9 +7,8 @@ import math
 import sys
 from typing import Any, NamedTuple
 
-from estimand.methods.protocol import Figures
-from estimand.record.record import Record
-from estimand.trust.status import Status
+from estimand.record import Record
+from estimand.trust import OutputEstimate, Status
 from estimand.view.diagnosis import Diagnosis, PartDiagnosis, PlainSampling, percent
 
 
@@ -98,12 +97,12 @@ def table_html(table: Table) -> str:
     )
 
 
-def estimate_text(figures: Figures) -> str:
+def estimate_text(output: OutputEstimate) -> str:
     """The number to the precision of its error, or that there is none."""
-    value, error = figures.value, figures.standard_error
-    if figures.status is Status.no_mass_found and not math.isfinite(error):
+    value, error = output.value, output.standard_error
+    if output.status is Status.no_mass_found and not math.isfinite(error):
         return "no mass found"
-    if figures.status is Status.underflow:
+    if output.status is Status.underflow:
         return "below the smallest number"
     if not 0 < error < math.inf or value == 0:
         return f"{value:.6g} ± {error:.2g}"
@@ -117,14 +116,14 @@ def summarise(record: Record, diagnoses: tuple[Diagnosis, ...]) -> Summary:
     outputs = [
         (
             name,
-            estimate_text(figures),
+            estimate_text(output),
             f"[{low:.6g}, {high:.6g}]",
             percent(diagnosis.relative_error),
             _number(diagnosis.cancellation),
-            figures.status.name,
+            output.status.name,
         )
-        for name, figures, diagnosis, (low, high) in zip(
-            names, record.run.figures, diagnoses, record.bounds(), strict=True
+        for name, output, diagnosis, (low, high) in zip(
+            names, record.outputs, diagnoses, record.bounds(), strict=True
         )
     ]
     header = ("output", "estimate", "95 % interval", "relative error", "cancellation", "status")
@@ -143,7 +142,7 @@ def summarise(record: Record, diagnoses: tuple[Diagnosis, ...]) -> Summary:
             "Pareto k",
             "share of error",
             "replicates",
-            "spread",
+            "deviation",
         )
         tables.append(Table("Normalising constants", columns, parts))
     ways = tuple(
@@ -196,7 +195,7 @@ def _part_row(prefix: str, part: PartDiagnosis) -> tuple[str, ...]:
         _number(part.pareto_k),
         _share(part.error_share),
         str(part.num_replicates) if part.num_replicates else "–",
-        percent(part.spread) if math.isfinite(part.spread) else "–",
+        percent(part.deviation) if math.isfinite(part.deviation) else "–",
     )
 
 

@@ -1,7 +1,7 @@
 """Importance draws that serve every part and every output, and what they say.
 
 Weights of a part against the proposal, means over independent quasi-random replicates with control
-variates, and from these the figures of an output.
+variates, and from these the estimate of an output.
 """
 
 from __future__ import annotations
@@ -9,29 +9,24 @@ from __future__ import annotations
 import math
 from typing import NamedTuple
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 
-from estimand.density import Density
-from estimand.methods.protocol import (
-    LOG_MAX,
-    LOG_MIN,
-    Figures,
-    below_the_smallest_number,
-    rule_of_three,
+from estimand.sampling import effective_sample_size, log_mean, relative_weights
+from estimand.trust import (
+    EffectiveSizes,
+    Evidence,
+    OutputEstimate,
+    Parts,
+    Ratio,
+    from_ratio,
+    no_mass,
+    thresholds,
+    without_value,
 )
-from estimand.sampling.weights import effective_sample_size, log_mean, pareto_k
-from estimand.trust.status import Status
-from estimand.trust.thresholds import MAX_PARETO_K
 
-# Effective draws that every part must have before an error is believed.
-MIN_EFFECTIVE = 400.0
-MAX_WEIGHT_SHARE = 0.002
 # Bytes of all draws together; working on them takes up to four times as many.
 MAX_BYTES = 2**30
-# Where the parts cancel, the error is relative to this share of E|f|.
-CANCELLATION_FLOOR = 0.01
 
 
 class Part(NamedTuple):
@@ -44,12 +39,27 @@ class Part(NamedTuple):
     def name(self) -> str:
         return {0: "gamma2", 1: "gamma1_plus", -1: "gamma1_minus"}[self.sign]
 
+    @property
+    def constant(self) -> str:
+        """The name of its normalising constant."""
+        return {0: "Z2", 1: "Z1_plus", -1: "Z1_minus"}[self.sign]
+
+    @property
+    def symbol(self) -> str:
+        return {0: "γ", 1: "γf⁺", -1: "γf⁻"}[self.sign]
+
 
 GAMMA2 = Part(0, 0)
 
 
-# Positions, log prior, log likelihood, signs and log-magnitudes of the outputs.
-Found = tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray, np.ndarray]
+class Evaluated(NamedTuple):
+    """Positions with log prior, log likelihood, signs and log-magnitudes of the outputs."""
+
+    positions: np.ndarray
+    log_prior: np.ndarray
+    log_likelihood: np.ndarray
+    signs: np.ndarray
+    log_sizes: np.ndarray
 
 
 class Draws(NamedTuple):
@@ -68,17 +78,32 @@ class Draws(NamedTuple):
     replicate: np.ndarray
     controls: np.ndarray
 
+    @classmethod
+    def from_prior(cls, evaluated: Evaluated, num_replicates: int) -> Draws:
+        """Draws of the prior, dealt out to so many replicates."""
+        count = len(evaluated.positions)
+        return cls(
+            *evaluated,
+            log_proposal=evaluated.log_prior,
+            replicate=np.arange(count) % num_replicates,
+            controls=np.zeros((count, 0)),
+        )
+
     @staticmethod
     def join(draws: list[Draws]) -> Draws:
         return Draws(*(np.concatenate(pieces) for pieces in zip(*draws, strict=True)))
 
+    @property
+    def size(self) -> int:
+        return len(self.replicate)
+
     def has_room(self, count: int) -> bool:
         """Whether so many more fit into the memory that draws may take."""
-        size, num_bytes = len(self.replicate), sum(array.nbytes for array in self)
-        return num_bytes * (size + count) <= MAX_BYTES * size
+        num_bytes = sum(array.nbytes for array in self)
+        return num_bytes * (self.size + count) <= MAX_BYTES * self.size
 
     def log_weights(self, part: Part) -> np.ndarray:
-        """log of a part's density over the proposal's; −inf where it is no number."""
+        """log of a part's density over the proposal's; −inf where it is not a number."""
         with np.errstate(invalid="ignore"):
             value = self.log_likelihood + self.log_prior - self.log_proposal
             if part.sign:
@@ -86,38 +111,37 @@ class Draws(NamedTuple):
                 value = value + np.where(is_there, self.log_sizes[:, part.output], -np.inf)
         return np.where(value < np.inf, value, -np.inf)
 
+    def ess(self, part: Part) -> float:
+        """Effective sample size of a part's weights."""
+        return effective_sample_size(self.log_weights(part))
+
     def nan_mass(self) -> float:
-        """Prior mass of the places at which the density or an output is no number."""
+        """Prior mass of the places at which the density or an output is not a number."""
         is_bad = ~(self.log_likelihood < np.inf)
         is_bad |= (self.log_likelihood > -np.inf) & ~(self.log_sizes < np.inf).all(axis=1)
         with np.errstate(invalid="ignore"):
             ratio = self.log_prior - self.log_proposal
-        # A draw whose prior density is no number either is far outside.
+        # A draw whose prior density is not a number either is far outside.
         return math.exp(log_mean(np.where(is_bad & np.isfinite(ratio), ratio, -np.inf)))
 
 
-def part_ess(draws: Draws, part: Part) -> float:
-    """Effective sample size of a part's weights."""
-    return effective_sample_size(draws.log_weights(part))
+class Pool(NamedTuple):
+    """Weighted points of several pilots."""
+
+    points: np.ndarray
+    log_weights: np.ndarray
 
 
-def pooled(pilots: list[Draws], part: Part) -> tuple[np.ndarray, np.ndarray]:
+def pooled(pilots: list[Draws], part: Part) -> Pool:
     """The points of all pilots with weights of one part, each pilot counting by its ESS."""
-    log_weights = [pilot.log_weights(part) for pilot in pilots]
-    sizes = [effective_sample_size(weights) for weights in log_weights]
-    scaled = [
-        weights - log_mean(weights) + math.log(size)
-        for weights, size in zip(log_weights, sizes, strict=True)
-        if size > 0
-    ]
-    points = [pilot.positions for pilot, size in zip(pilots, sizes, strict=True) if size > 0]
-    return np.concatenate(points), np.concatenate(scaled)
-
-
-def relative_weights(log_weights: np.ndarray) -> np.ndarray:
-    """Weights divided by their mean."""
-    mean = log_mean(log_weights)
-    return np.exp(log_weights - mean) if mean > -np.inf else np.zeros(log_weights.size)
+    points, scaled = [], []
+    for pilot in pilots:
+        log_weights = pilot.log_weights(part)
+        size = effective_sample_size(log_weights)
+        if size > 0:
+            points.append(pilot.positions)
+            scaled.append(log_weights - log_mean(log_weights) + math.log(size))
+    return Pool(np.concatenate(points), np.concatenate(scaled))
 
 
 class Means(NamedTuple):
@@ -127,7 +151,7 @@ class Means(NamedTuple):
     draws, too, they would explain a rare heavy draw away, from the mean and from its error.
     """
 
-    replicate: np.ndarray
+    draws: Draws
     counts: np.ndarray
     controls: np.ndarray
     deviations: np.ndarray
@@ -141,11 +165,13 @@ class Means(NamedTuple):
         each = [deviations[replicate == r] for r in range(counts.size)]
         grams = np.stack([rows.T @ rows for rows in each])
         inverses = np.linalg.pinv(grams.sum(axis=0) - grams, 1e-8, True)
-        return cls(replicate, counts, _totals(draws.controls, replicate), deviations, inverses)
+        controls = _totals(draws.controls, replicate)
+        return cls(draws, counts, controls, deviations, inverses)
 
     def __call__(self, values: np.ndarray) -> np.ndarray:
-        plain = np.bincount(self.replicate, weights=values) / self.counts
-        moments = _totals(self.deviations * (values - values.mean())[:, None], self.replicate)
+        replicate = self.draws.replicate
+        plain = np.bincount(replicate, weights=values) / self.counts
+        moments = _totals(self.deviations * (values - values.mean())[:, None], replicate)
         coefficients = np.einsum("rkl,rl->rk", self.inverses, moments.sum(axis=0) - moments)
         return plain - (self.controls * coefficients).sum(axis=1) / self.counts
 
@@ -157,20 +183,36 @@ def _totals(columns: np.ndarray, replicate: np.ndarray) -> np.ndarray:
     return np.stack(sums, axis=1) if sums else np.zeros((size, 0))
 
 
-def part_variance(draws: Draws, part: Part) -> float:
+def part_variance(means: Means, part: Part) -> float:
     """Relative variance of a part's Z, from the replicates and from rounding."""
-    log_weights = draws.log_weights(part)
-    means = Means.of(draws)(relative_weights(log_weights))
-    if not means.any():
+    values = means(relative_weights(means.draws.log_weights(part)))
+    if not values.any():
         return math.inf
-    return float(means.var(ddof=1) / means.size) + _rounding(draws, part) ** 2
+    return float(values.var(ddof=1) / values.size) + _rounding(means.draws, part) ** 2
 
 
-def controlled_log_mean(draws: Draws, part: Part) -> float:
-    """log Z of a part: the mean weight with what the controls explain taken out of it."""
+def part_evidence(means: Means, part: Part, unseen: float = 0.0) -> Evidence:
+    """The draws as evidence of one part, with the error between replicates.
+
+    `unseen` is a share of the part's mass that explorations found beyond the reach of the draws.
+    """
+    draws = means.draws
     log_weights = draws.log_weights(part)
-    mean = float(Means.of(draws)(relative_weights(log_weights)).mean())
-    return log_mean(log_weights) + math.log(mean) if mean > 0 else -math.inf
+    mean = float(means(relative_weights(log_weights)).mean())
+    log_z = log_mean(log_weights) + math.log(mean) if mean > 0 else -math.inf
+    zeros = np.zeros(log_weights.size, np.int32)
+    return Evidence(
+        log_z=np.asarray(log_z),  # type: ignore[arg-type]
+        relative_variance=np.asarray(  # type: ignore[arg-type]
+            part_variance(means, part) + unseen**2 if math.isfinite(log_z) else math.inf
+        ),
+        log_weights=log_weights,  # type: ignore[arg-type]
+        positions=draws.positions,  # type: ignore[arg-type]
+        evaluations=zeros,  # type: ignore[arg-type]
+        gradients=zeros,  # type: ignore[arg-type]
+        invalid=zeros,  # type: ignore[arg-type]
+        degrees=means.counts.size - 1.0,
+    )
 
 
 def _rounding(draws: Draws, part: Part) -> float:
@@ -183,45 +225,40 @@ def _rounding(draws: Draws, part: Part) -> float:
     return resolution * float(np.mean(weights * np.where(weights > 0, sizes, 0.0)))
 
 
-def output_figures(draws: Draws, output: int) -> Figures:
+def output_estimate(means: Means, output: int, parts: Parts | None = None) -> OutputEstimate:
     """Ratio of pooled means for one output, with the error between replicates."""
-    parts = [GAMMA2, Part(1, output), Part(-1, output)]
-    log_weights = [draws.log_weights(part) for part in parts]
-    log_z = [log_mean(weights) for weights in log_weights]
-    if log_z[0] == -math.inf or max(log_z[1:]) == -math.inf:
-        bound = rule_of_three(effective_sample_size(log_weights[0]))
-        return Figures(0.0, math.inf, Status.no_mass_found, 0.0, upper_bound=bound)
+    draws, parts = means.draws, Parts() if parts is None else parts
+    names = (GAMMA2, Part(1, output), Part(-1, output))
+    log_weights = [draws.log_weights(part) for part in names]
+    log_z2, *log_z1 = (log_mean(weights) for weights in log_weights)
+    sizes = [effective_sample_size(weights) for weights in log_weights]
+    if log_z2 == -math.inf or max(log_z1) == -math.inf:
+        empty = "the target" if log_z2 > -math.inf else "the posterior"
+        finding = no_mass(f"none of {draws.size:,} draws has mass of {empty}")
+        ess = EffectiveSizes(z2=sizes[0])
+        return without_value(finding, parts=parts, ess=ess, num_draws=sizes[0])
     # Relative to the larger part, so that no scale of f under- or overflows.
-    log_scale = max(log_z[1:])
-    if log_scale - log_z[0] < LOG_MIN:
-        return below_the_smallest_number(log_z[1], log_z[2])
-    means = Means.of(draws)
-    z2 = means(np.exp(log_weights[0] - log_z[0]))
-    plus, minus = (means(np.exp(weights - log_scale)) for weights in log_weights[1:])
+    log_top = max(log_z1)
+    z2 = means(np.exp(log_weights[0] - log_z2))
+    plus, minus = (means(np.exp(weights - log_top)) for weights in log_weights[1:])
     relative = (plus.mean() - minus.mean()) / z2.mean()
     residuals = plus - minus - relative * z2
     error = float(residuals.std(ddof=1) / math.sqrt(residuals.size))
     sums = abs(relative), plus.mean(), minus.mean()
-    rounding = sum(_rounding(draws, part) * sums[k] for k, part in enumerate(parts))
-    scale = math.exp(min(log_scale - log_z[0], LOG_MAX))
-    sizes = [effective_sample_size(weights) for weights in log_weights]
-    present = [size for size, part in zip(sizes[1:], log_z[1:], strict=True) if part > -math.inf]
-    return Figures(
-        value=float(relative * scale),
-        standard_error=float(math.hypot(error, rounding) * scale),
-        status=Status.ok,
-        ess_z1=min(present),
-        is_log_scale=len(present) == 1,
+    rounding = sum(_rounding(draws, part) * sums[k] for k, part in enumerate(names))
+    present = [size for size, log_z in zip(sizes[1:], log_z1, strict=True) if log_z > -math.inf]
+    ratio = Ratio(
+        log_scale=log_top - log_z2,
+        value=float(relative),
+        standard_error=math.hypot(error, rounding),
+        magnitude=float(plus.mean() + minus.mean()),
         degrees=float(residuals.size - 1),
-        magnitude=float((plus.mean() + minus.mean()) * scale),
-        log_z1_plus=log_z[1],
-        log_z1_minus=log_z[2],
-        ess_z1_plus=sizes[1],
-        ess_z1_minus=sizes[2],
     )
+    ess = EffectiveSizes(z1=min(present), z2=sizes[0], plus=sizes[1], minus=sizes[2])
+    return from_ratio(ratio, parts=parts, ess=ess, is_one_sided=len(present) == 1)
 
 
-def influences(draws: Draws, parts: list[Part]) -> list[np.ndarray]:
+def influences(draws: Draws, parts: tuple[Part, ...]) -> list[np.ndarray]:
     """For every output the influence of each draw on the estimate, relative to its scale."""
     if GAMMA2 not in parts or len(parts) == 1:
         return [relative_weights(draws.log_weights(parts[0])) - 1.0]
@@ -234,52 +271,6 @@ def influences(draws: Draws, parts: list[Part]) -> list[np.ndarray]:
         if log_size == -math.inf:
             continue
         f = np.exp(log_parts[0] - log_size) - np.exp(log_parts[1] - log_size)
-        scale = max(abs(f.mean()), CANCELLATION_FLOOR)
+        scale = max(abs(f.mean()), thresholds.CANCELLATION_FLOOR)
         result.append((f - weights * f.mean()) / scale)
     return result or [weights - 1.0]
-
-
-def error_scale(figures: Figures) -> float:
-    """What an error is relative to: the value, or a share of E|f| where the parts cancel."""
-    return max(abs(figures.value), CANCELLATION_FLOOR * figures.magnitude) or math.inf
-
-
-def is_reached(figures: Figures, goal: float) -> bool:
-    """Whether the error is small relative to its scale."""
-    return figures.standard_error <= goal * error_scale(figures)
-
-
-def part_status(log_weights: np.ndarray, is_missed: bool) -> Status:
-    """What the weights of a part say, and a fresh exploration that found more than they have."""
-    if is_missed:
-        return Status.replicates_disagree
-    # A large tail index is harmless while no single draw weighs much.
-    largest = math.exp(log_weights.max() - log_mean(log_weights)) / log_weights.size
-    if largest > MAX_WEIGHT_SHARE and pareto_k(log_weights) > MAX_PARETO_K:
-        return Status.heavy_tailed
-    return Status.ok if effective_sample_size(log_weights) >= MIN_EFFECTIVE else Status.low_ess
-
-
-# --- compiled pieces ---
-
-
-@jax.jit
-def draw_prior(density: Density, rng_keys: jax.Array) -> tuple:
-    """Draws from the prior, as `Found`."""
-
-    def one(key: jax.Array) -> tuple:
-        position, terms, outputs = density.draw_with_outputs(key)
-        return position, terms.log_prior, terms.log_likelihood, *outputs
-
-    return jax.vmap(one)(rng_keys)
-
-
-@jax.jit
-def evaluate(density: Density, positions: jax.Array) -> tuple:
-    """Log prior, log likelihood, signs and log-magnitudes at positions."""
-
-    def one(position: jax.Array) -> tuple:
-        terms, outputs = density.evaluate(position)
-        return terms.log_prior, terms.log_likelihood, *outputs
-
-    return jax.vmap(one)(positions)

@@ -6,10 +6,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from estimand.methods.adaptive.draws import Draws, Found, Part, influences
+from estimand.methods.adaptive.draws import Draws, Evaluated, Part, influences
+from estimand.sampling import Mixture, Warped, warp
 from estimand.sampling import mixture as mixtures
-from estimand.sampling.mixture import Mixture
-from estimand.sampling.warp import Warped
 
 PRIOR_SHARE = 0.08
 MIN_GROUP_SHARE = 0.05
@@ -17,6 +16,7 @@ MIN_GROUP_SHARE = 0.05
 MAX_LAG = 10.0
 # Components, the heaviest first, that serve as control variates.
 MAX_CONTROLS = 48
+MAX_SOBOL_DIMENSION = 40
 
 
 class Exploration(NamedTuple):
@@ -31,13 +31,14 @@ class Exploration(NamedTuple):
         return bool(np.isfinite(self.log_weights).any())
 
     @staticmethod
-    def join(explorations: list[Exploration]) -> Exploration:
+    def join(explorations: tuple[Exploration, ...]) -> Exploration:
         counts = np.cumsum([0, *(item.chains.max() + 1 for item in explorations[:-1])])
         chains = [item.chains + n for item, n in zip(explorations, counts, strict=True)]
-        points, log_weights = (
-            np.concatenate(pieces) for pieces in list(zip(*explorations, strict=True))[:2]
+        return Exploration(
+            points=np.concatenate([item.points for item in explorations]),
+            log_weights=np.concatenate([item.log_weights for item in explorations]),
+            chains=np.concatenate(chains),
         )
-        return Exploration(points, log_weights, np.concatenate(chains))
 
     def flattened(self) -> Exploration:
         """The same with islands of equal weight, but for those that found next to nothing.
@@ -58,6 +59,11 @@ class Proposal(NamedTuple):
     # from has the same error in all replicates.
     least_control: float = 0.0
 
+    @classmethod
+    def of(cls, groups: dict[Part, Warped], prior: Mixture) -> Proposal:
+        """Equal shares for all groups."""
+        return cls(dict(groups), dict.fromkeys(groups, 1 / len(groups)), prior)
+
     @property
     def pieces(self) -> list[Warped]:
         """All components with their weights, those that are not warped in one mixture."""
@@ -69,11 +75,21 @@ class Proposal(NamedTuple):
         joined = Mixture.join([*plain, self.prior.scaled(PRIOR_SHARE)])
         return [Warped(joined), *(group for group in scaled if group.warp is not None)]
 
-    def evaluated(self, found: Found, replicate: int) -> Draws:
+    def draw(self, seed: tuple[int, ...], count: int) -> np.ndarray:
+        """Quasi-random points, plain random ones in many dimensions."""
+        rng, dimension = np.random.default_rng(seed), self.prior.dimension
+        shape = (count, dimension + 2)
+        if dimension <= MAX_SOBOL_DIMENSION:
+            uniforms = mixtures.sobol_uniforms(rng, *shape)
+        else:
+            uniforms = rng.random(shape)
+        return warp.draw_from(self.pieces, uniforms)
+
+    def weighed(self, evaluated: Evaluated, replicate: int) -> Draws:
         """Draws with their density under this proposal and their controls."""
         pieces = self.pieces
         log_densities, shares = zip(
-            *(piece.log_density_and_shares(found[0]) for piece in pieces), strict=True
+            *(piece.log_density_and_shares(evaluated.positions) for piece in pieces), strict=True
         )
         log_proposal = np.logaddexp.reduce(log_densities, axis=0)
         shares = np.concatenate(
@@ -86,10 +102,14 @@ class Proposal(NamedTuple):
         weights = np.concatenate([piece.mixture.weights for piece in pieces])
         largest = np.argsort(weights)[-MAX_CONTROLS:]
         largest = largest[weights[largest] >= self.least_control]
-        controls = (shares - weights)[:, largest]
-        return Draws(*found, log_proposal, np.full(len(found[0]), replicate), controls)
+        return Draws(
+            *evaluated,
+            log_proposal=log_proposal,
+            replicate=np.full(len(evaluated.positions), replicate),
+            controls=(shares - weights)[:, largest],
+        )
 
-    def allocated(self, pilot: Draws, parts: list[Part]) -> Proposal:
+    def allocated(self, pilot: Draws, parts: tuple[Part, ...]) -> Proposal:
         """The same with the shares that minimise the variance of the pilot's own estimate.
 
         With h the squared influence of a draw the variance is Σ h/q, convex in the shares; the

@@ -1,0 +1,1 @@
+"""Measurements: `python -m benchmarks.run NAME` from the root of the repository."""

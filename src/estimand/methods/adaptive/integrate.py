@@ -1,0 +1,75 @@
+"""Integrate: rounds of quasi-random replicates until the error or the budget is reached."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from estimand.methods.adaptive.draws import Draws, Means, output_estimate, part_variance
+from estimand.methods.adaptive.plan import (
+    Effort,
+    Plan,
+    State,
+    can_afford,
+    draw_all,
+    report,
+    seconds_since,
+)
+from estimand.runtime import Runtime
+from estimand.trust import thresholds
+
+# Draws are cheap beside an expensive exploration: at least this share of its evaluations.
+DRAW_SHARE = 0.3
+# Draws of a replicate from a component, at the least, for its share to be a control variate.
+MIN_CONTROLLED = 20
+# Beyond what the budget allows by this factor, more draws are not worth while.
+HOPELESS = 8.0
+
+
+def integrate(plan: Plan, state: State, runtime: Runtime, offer: Callable[[State], None]) -> State:
+    """The state with draws of the proposal, each round of replicates twice the last."""
+    assert state.proposal is not None
+    replicates = range(plan.sizes.num_replicates)
+    explored = state.exploration.evaluations
+    count = max(plan.sizes.round, int(DRAW_SHARE * explored / len(replicates)))
+    proposal = state.proposal._replace(least_control=MIN_CONTROLLED / count)
+    report(plan, state, runtime, "integrating")
+    began = seconds_since(plan, runtime)
+    name = "round 0"
+    state, draws = draw_all(plan, state, runtime, proposal, count, name, replicates)
+    state = state._replace(draws=draws, proposal=proposal)
+    offer(state)
+    reserve = state.exploration if state.explored else Effort()
+    number = 0
+    while (lack := _lack(plan, state, runtime, draws)) > 1:
+        cost = len(replicates) * count
+        seconds = (seconds_since(plan, runtime) - began) * cost / draws.size
+        state = state._replace(is_full=not draws.has_room(cost))
+        effort = Effort(reserve.evaluations + cost, reserve.seconds + seconds)
+        if state.is_full or not can_afford(plan, state, runtime, effort):
+            break
+        left = plan.limits.max_evaluations - state.cost.spent - reserve.evaluations
+        if lack * draws.size > HOPELESS * (draws.size + left):
+            break
+        number += 1
+        name = f"round {number}"
+        state, more = draw_all(plan, state, runtime, proposal, count, name, replicates)
+        draws, count = Draws.join([draws, more]), 2 * count
+        state = state._replace(draws=draws)
+        offer(state)
+    return state
+
+
+def _lack(plan: Plan, state: State, runtime: Runtime, draws: Draws) -> float:
+    """How many times more draws the requested error needs; at most 1 where it is reached."""
+    sizes = [draws.ess(part) for part in state.groups]
+    missing = thresholds.ENOUGH_ESS / max(min(sizes), 1e-3)
+    goal, means = plan.limits.relative_error, Means.of(draws)
+    if len(plan.parts) == 1:
+        return max(missing, part_variance(means, plan.parts[0]) / goal**2)
+    outputs = [output_estimate(means, output) for output in range(plan.density.num_outputs)]
+    first = outputs[0]
+    more = ", …" if len(outputs) > 1 else ""
+    shown = f"{first.value:.5g} ± {first.standard_error:.1g}{more}"
+    report(plan, state, runtime, "integrating", shown)
+    errors = [output.standard_error / output.error_scale for output in outputs]
+    return max(missing, *((error / goal) ** 2 for error in errors))

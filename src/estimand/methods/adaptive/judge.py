@@ -1,0 +1,122 @@
+"""Judge: what the draws and the explorations say of every output."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from estimand.methods.adaptive.draws import (
+    GAMMA2,
+    Means,
+    Part,
+    output_estimate,
+    part_evidence,
+)
+from estimand.methods.adaptive.plan import Plan, State, is_thinly_explored
+from estimand.sampling import effective_sample_size
+from estimand.trust import (
+    Evidence,
+    Finding,
+    OutputEstimate,
+    Parts,
+    Status,
+    check_goal,
+    check_size,
+    check_tail,
+    no_mass,
+    thresholds,
+    without_value,
+)
+
+
+def judge(plan: Plan, state: State) -> tuple[OutputEstimate, ...]:
+    """The estimate of every output, with its parts and findings."""
+    if state.draws is None:
+        finding = _nan_finding() if state.has_nan else no_mass("no draw of the prior has mass")
+        return (without_value(finding),) * plan.density.num_outputs
+    means = Means.of(state.draws)
+    evidence = {
+        part: part_evidence(means, part, state.unseen.get(part, 0.0)) for part in plan.parts
+    }
+    outputs = range(plan.density.num_outputs)
+    return tuple(_judge_output(plan, state, means, evidence, output) for output in outputs)
+
+
+def part_only(plan: Plan, state: State) -> Evidence:
+    """The draws as evidence of the only part of the plan."""
+    part = plan.parts[0]
+    if state.draws is None:
+        return _empty_evidence(plan)
+    evidence = part_evidence(Means.of(state.draws), part, state.unseen.get(part, 0.0))
+    if part in state.missed or is_thinly_explored(plan, state):
+        evidence = evidence._replace(relative_variance=np.asarray(math.inf))  # type: ignore[arg-type]
+    return evidence
+
+
+def _empty_evidence(plan: Plan) -> Evidence:
+    zeros = np.zeros(2, np.int32)
+    return Evidence(
+        log_z=np.asarray(-math.inf),  # type: ignore[arg-type]
+        relative_variance=np.asarray(math.inf),  # type: ignore[arg-type]
+        log_weights=np.full(2, -math.inf),  # type: ignore[arg-type]
+        positions=np.zeros((2, plan.density.dimension)),  # type: ignore[arg-type]
+        evaluations=zeros,  # type: ignore[arg-type]
+        gradients=zeros,  # type: ignore[arg-type]
+        invalid=zeros,  # type: ignore[arg-type]
+    )
+
+
+def _judge_output(
+    plan: Plan, state: State, means: Means, evidence: dict[Part, Evidence], output: int
+) -> OutputEstimate:
+    own = {"normaliser": GAMMA2, "plus": Part(1, output), "minus": Part(-1, output)}
+    parts = Parts(**{field: evidence.get(part) for field, part in own.items()})
+    estimate = output_estimate(means, output, parts)
+    if state.has_nan:
+        return estimate.with_findings([_nan_finding()])
+    if estimate.findings:
+        return estimate
+    unseen = [
+        state.unseen.get(part, 0.0) * _size(parts, field, estimate) for field, part in own.items()
+    ]
+    error = math.hypot(estimate.standard_error, *unseen)
+    estimate = estimate._replace(standard_error=error)
+    findings: list[Finding] = []
+    for field, part in own.items():
+        if part in state.missed:
+            findings.append(_missed_finding(part))
+        if parts.matters(field) and part in evidence:
+            log_weights = means.draws.log_weights(part)
+            findings += check_tail(log_weights, part.constant)
+            size = effective_sample_size(log_weights)
+            findings += check_size(size, part.constant, thresholds.ENOUGH_ESS)
+    if is_thinly_explored(plan, state):
+        detail = (
+            f"{state.num_explored:,} points explored; {thresholds.MIN_EXPLORED:,} needed in "
+            f"{plan.density.dimension} dimensions to rule out a missed mode"
+        )
+        findings.append(Finding(Status.not_converged, None, detail, "exploration"))
+    findings += check_goal(estimate, plan.limits.relative_error)
+    return estimate.with_findings(findings)
+
+
+def _size(parts: Parts, field: str, estimate: OutputEstimate) -> float:
+    """What a part adds to the value, or takes from it."""
+    if field == "normaliser":
+        return abs(estimate.value)
+    log_ratio = parts.log_z(field) - parts.log_z("normaliser")
+    return thresholds.exp(log_ratio) if math.isfinite(log_ratio) else 0.0
+
+
+def _nan_finding() -> Finding:
+    detail = "the density or the target is NaN or +inf where the prior has mass"
+    return Finding(Status.nan_density, None, detail, "numbers")
+
+
+def _missed_finding(part: Part) -> Finding:
+    detail = (
+        f"more than {100 * thresholds.MAX_EXCEEDANCE:g} % of a fresh exploration's mass weighs "
+        "more than any draw"
+    )
+    return Finding(Status.replicates_disagree, part.constant, detail, "validation")

@@ -1,0 +1,188 @@
+"""What one estimation by a fitted mixture is about (`Plan`), and where it stands (`State`).
+
+Both are plain values; every stage is a function from a plan, a state and a runtime to the next
+state. A task's random key follows from the run's key and the task's own name, so that no result
+depends on the order or the place in which tasks run.
+"""
+
+from __future__ import annotations
+
+import math
+import zlib
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from estimand.density import Density
+from estimand.estimators import SMC
+from estimand.methods.adaptive.draws import Draws, Evaluated, Part
+from estimand.methods.adaptive.proposal import Exploration, Proposal
+from estimand.methods.protocol import Cost
+from estimand.runtime import Progress, Runtime, Task
+from estimand.sampling import Mixture, Warped, in_chunks
+from estimand.trust import thresholds
+
+PROBE = 4096
+
+
+class Limits(NamedTuple):
+    """What may be spent."""
+
+    relative_error: float
+    max_evaluations: float
+    max_seconds: float
+
+
+class Sizes(NamedTuple):
+    """How large each stage is."""
+
+    pilot: int
+    round: int
+    num_replicates: int
+
+
+class Plan(NamedTuple):
+    """What is estimated, from which density, with which sizes and limits."""
+
+    density: Density
+    softened: Density
+    parts: tuple[Part, ...]
+    scout: SMC
+    sizes: Sizes
+    limits: Limits
+    entropy: tuple[int, ...]
+    started: float
+
+    @property
+    def has_ladder(self) -> bool:
+        """Whether comparisons in the target can be softened."""
+        return self.softened is not self.density
+
+    def seed(self, *name: Any) -> tuple[int, ...]:
+        """The seed of the task of this name, for NumPy's generators."""
+        return (*self.entropy, zlib.crc32(repr(name).encode()))
+
+    def key(self, *name: Any) -> jax.Array:
+        """The key of the task of this name, for JAX."""
+        return jax.random.key(int(np.random.default_rng(self.seed(*name)).integers(2**31)))
+
+
+class Effort(NamedTuple):
+    """Evaluations and seconds that some stage took."""
+
+    evaluations: float = 0.0
+    seconds: float = 0.0
+
+
+class State(NamedTuple):
+    """What has been found, fitted and spent so far.
+
+    `missed` are the parts of which the last validation found more than the draws have, and
+    `unseen` the share of each part's mass beyond the reach of the draws. `attempt` counts how often
+    the loop of stages was begun.
+    """
+
+    cost: Cost = Cost()
+    attempt: int = 0
+    has_nan: bool = False
+    is_full: bool = False
+    prior: Mixture | None = None
+    found: dict[Part, Exploration] = {}  # noqa: RUF012 - never changed in place
+    explored: dict[Part, tuple[Exploration, ...]] = {}  # noqa: RUF012
+    part_costs: dict[Part, int] = {}  # noqa: RUF012
+    groups: dict[Part, Warped] = {}  # noqa: RUF012
+    exploration: Effort = Effort()
+    proposal: Proposal | None = None
+    draws: Draws | None = None
+    missed: frozenset[Part] = frozenset()
+    unseen: dict[Part, float] = {}  # noqa: RUF012
+
+    def paid(self, num_evaluations: int = 0, num_gradients: int = 0) -> State:
+        return self._replace(cost=self.cost + Cost(num_evaluations, num_gradients))
+
+    @property
+    def num_explored(self) -> int:
+        """Points of all scouts together."""
+        return sum(len(item.points) for items in self.explored.values() for item in items)
+
+
+def is_thinly_explored(plan: Plan, state: State) -> bool:
+    """Whether the scouts were too few to rule out that they all missed a mode."""
+    has_many_dimensions = plan.density.dimension >= thresholds.MIN_EXPLORED_DIMENSION
+    return has_many_dimensions and 0 < state.num_explored < thresholds.MIN_EXPLORED
+
+
+def can_afford(plan: Plan, state: State, runtime: Runtime, effort: Effort) -> bool:
+    """Whether so much more fits into what may be spent."""
+    limits = plan.limits
+    if state.cost.spent + effort.evaluations > limits.max_evaluations:
+        return False
+    if math.isinf(limits.max_seconds):
+        return True
+    return seconds_since(plan, runtime) + effort.seconds <= limits.max_seconds
+
+
+def seconds_since(plan: Plan, runtime: Runtime) -> float:
+    """Seconds since the estimation was begun."""
+    return runtime.clock() - plan.started
+
+
+def report(plan: Plan, state: State, runtime: Runtime, stage: str, estimate: str = "") -> None:
+    """Tells whoever waits which stage is under way."""
+    budget = int(min(plan.limits.max_evaluations, 2**62))
+    runtime.report(Progress(stage, state.cost.spent, budget, estimate))
+
+
+# --- evaluation of positions, which every stage needs ---
+
+
+def evaluate_all(
+    plan: Plan, state: State, runtime: Runtime, batches: list[np.ndarray]
+) -> tuple[State, list[Evaluated]]:
+    """Log prior, log likelihood and outputs at several batches of positions, a task each."""
+    tasks = [Task(evaluate, (plan.density, positions)) for positions in batches]
+    columns = runtime.map(tasks)
+    evaluated = [
+        Evaluated(positions, *found) for positions, found in zip(batches, columns, strict=True)
+    ]
+    return state.paid(sum(len(positions) for positions in batches)), evaluated
+
+
+def evaluate(density: Density, positions: np.ndarray) -> list[np.ndarray]:
+    """Log prior, log likelihood, signs and log-magnitudes at positions."""
+    dtype = jnp.result_type(float)
+    columns = in_chunks(lambda rows: _evaluate(density, jnp.asarray(rows, dtype)), positions)
+    return [np.asarray(column, float) for column in columns]
+
+
+@jax.jit
+def _evaluate(density: Density, positions: jax.Array) -> tuple:
+    def one(position: jax.Array) -> tuple:
+        terms, outputs = density.evaluate(position)
+        return terms.log_prior, terms.log_likelihood, *outputs
+
+    return jax.vmap(one)(positions)
+
+
+def draw_all(
+    plan: Plan,
+    state: State,
+    runtime: Runtime,
+    proposal: Proposal,
+    count: int,
+    name: str,
+    replicates: range = range(1),
+) -> tuple[State, Draws]:
+    """Draws of a proposal, so many for each replicate; `name` tells them from all others."""
+    batches = [
+        proposal.draw(plan.seed("draw", name, state.attempt, replicate), count)
+        for replicate in replicates
+    ]
+    state, evaluated = evaluate_all(plan, state, runtime, batches)
+    pieces = [
+        proposal.weighed(item, replicate)
+        for item, replicate in zip(evaluated, replicates, strict=True)
+    ]
+    return state, Draws.join(pieces)

@@ -1,0 +1,84 @@
+"""Validate: explore again, and ask whether the new scouts found what the draws miss.
+
+Weights, effective sample sizes and standard errors cannot see a mode that no draw came near; a
+fresh exploration can.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import NamedTuple
+
+import numpy as np
+
+from estimand.methods.adaptive.draws import Part
+from estimand.methods.adaptive.explore import scout
+from estimand.methods.adaptive.plan import Plan, State, evaluate_all
+from estimand.methods.adaptive.proposal import Exploration
+from estimand.runtime import Runtime
+from estimand.sampling import relative_weights
+from estimand.trust import thresholds
+
+
+def validate(plan: Plan, state: State, runtime: Runtime, parts: Iterable[Part]) -> State:
+    """The state with the parts that were missed, and the share of each that was not seen.
+
+    What the points of all scouts weigh beyond the heaviest draw is mass that the estimate may lack,
+    and counts as an error.
+    """
+    draws = state.draws
+    assert draws is not None
+    state = state._replace(missed=frozenset())
+    for part in parts:
+        state, fresh = scout(plan, state, runtime, part)
+        if not fresh.has_mass:
+            continue
+        known = [item for item in state.explored[part] if item.has_mass]
+        explorations = (*known, fresh)
+        state = state._replace(explored=state.explored | {part: explorations})
+        heaviest = float(draws.log_weights(part).max())
+        if heaviest == -np.inf:
+            state = _noted(state, part, unseen=1.0, is_missed=True)
+            continue
+        state, shares = _beyond(plan, state, runtime, explorations, part, heaviest)
+        unseen = float(np.mean([share.left_out for share in shares]))
+        is_missed = shares[-1].above > thresholds.MAX_EXCEEDANCE
+        state = _noted(state, part, unseen=unseen, is_missed=is_missed)
+    return state
+
+
+def _noted(state: State, part: Part, *, unseen: float, is_missed: bool) -> State:
+    missed = state.missed | {part} if is_missed else state.missed
+    return state._replace(missed=missed, unseen=state.unseen | {part: unseen})
+
+
+class Beyond(NamedTuple):
+    """Shares of an exploration's mass where weights are above the heaviest draw's.
+
+    `left_out` is what weights no greater than the heaviest leave out of it.
+    """
+
+    above: float
+    left_out: float
+
+
+def _beyond(
+    plan: Plan,
+    state: State,
+    runtime: Runtime,
+    explorations: tuple[Exploration, ...],
+    part: Part,
+    heaviest: float,
+) -> tuple[State, list[Beyond]]:
+    proposal = state.proposal
+    assert proposal is not None
+    batches = [item.points for item in explorations]
+    state, evaluated = evaluate_all(plan, state, runtime, batches)
+    shares = []
+    for exploration, item in zip(explorations, evaluated, strict=True):
+        log_weights = proposal.weighed(item, 0).log_weights(part)
+        excess = np.maximum(log_weights - heaviest, 0.0)
+        weights = relative_weights(exploration.flattened().log_weights)
+        columns = [excess > 0, -np.expm1(-excess)]
+        shares.append(Beyond(*np.average(columns, axis=1, weights=weights).tolist()))
+    return state, shares

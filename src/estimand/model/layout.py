@@ -1,0 +1,168 @@
+"""Where the sites of a model are in a flat position, and what an output's structure is."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import math
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+PARTS = ("gamma1_plus", "gamma1_minus", "gamma2")
+
+
+class ProgramError(ValueError):
+    """A program, its data or its return value cannot be used; the message says what to do."""
+
+
+class Coordinates(NamedTuple):
+    """Which coordinates positions are in; plain ones are unconstrained real numbers.
+
+    Standardised coordinates are (x − location) / scale where a prior has these. With relaxed
+    integers a real number stands for each integer, in an interval of length one.
+    """
+
+    is_standardised: bool = False
+    is_relaxed: bool = False
+
+
+PLAIN = Coordinates()
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Site:
+    """A latent quantity of a model, and its place in the flat position.
+
+    Args:
+        name: of the site.
+        shape: of its value.
+        start: of its coordinates in the position.
+        coordinate_shape: of its coordinates, which are fewer for a simplex or a Cholesky factor.
+        is_discrete: whether its values are.
+        is_continuous: whether its coordinates are real numbers.
+        is_integer: discrete, and a real number can stand for each value.
+        is_transformed: whether coordinates and value differ.
+        is_proper: whether its prior can be drawn from.
+        event_dim: trailing axes that are drawn as a whole.
+    """
+
+    name: str
+    shape: tuple[int, ...] = ()
+    start: int = 0
+    coordinate_shape: tuple[int, ...] = ()
+    is_discrete: bool = False
+    is_continuous: bool = True
+    is_integer: bool = False
+    is_transformed: bool = False
+    is_proper: bool = True
+    event_dim: int = 0
+
+    @property
+    def size(self) -> int:
+        return math.prod(self.coordinate_shape)
+
+    @property
+    def stop(self) -> int:
+        return self.start + self.size
+
+    def take(self, position: jax.Array) -> jax.Array:
+        """The coordinates of this site."""
+        return position[self.start : self.stop].reshape(self.coordinate_shape)
+
+
+@dataclasses.dataclass(frozen=True)
+class Layout:
+    """The sites of a model, continuous ones first, as a flat position has them."""
+
+    sites: tuple[Site, ...]
+
+    @property
+    def dimension(self) -> int:
+        return self.sites[-1].stop if self.sites else 0
+
+    @functools.cached_property
+    def num_continuous(self) -> int:
+        return sum(site.size for site in self.sites if site.is_continuous)
+
+    @property
+    def discrete_sites(self) -> tuple[str, ...]:
+        """Names of the sites whose coordinates are not real numbers."""
+        return tuple(site.name for site in self.sites if not site.is_continuous)
+
+    @property
+    def has_discrete(self) -> bool:
+        """Whether a site has discrete values, in whatever coordinates."""
+        return any(site.is_discrete for site in self.sites)
+
+    @property
+    def is_relaxable(self) -> bool:
+        """Whether every discrete site is one of integers."""
+        return all(site.is_integer for site in self.sites if site.is_discrete)
+
+    @property
+    def improper_sites(self) -> tuple[str, ...]:
+        return tuple(site.name for site in self.sites if not site.is_proper)
+
+    @property
+    def is_transformed(self) -> np.ndarray:
+        """For every coordinate whether it is another number than the site's value."""
+        flags = np.array([site.is_transformed for site in self.sites], bool)
+        return np.repeat(flags, np.array([site.size for site in self.sites], int))
+
+    @property
+    def discrete_elements(self) -> np.ndarray:
+        """For every coordinate the number of the discrete element it belongs to; −1 if none."""
+        owner, count = np.full(self.dimension, -1), 0
+        for site in self.sites:
+            if site.is_discrete:
+                batch = site.shape[: len(site.shape) - site.event_dim]
+                elements = np.arange(math.prod(batch)).reshape(batch + (1,) * site.event_dim)
+                owner[site.start : site.stop] = (
+                    count + np.broadcast_to(elements, site.shape).ravel()
+                )
+                count += math.prod(batch)
+        return owner
+
+
+@dataclasses.dataclass(frozen=True)
+class Output:
+    """The structure of a return value: a pytree of real arrays, flattened to `size` numbers."""
+
+    treedef: Any
+    shapes: tuple[tuple[int, ...], ...]
+    is_indicator: tuple[bool, ...]
+    labels: tuple[str, ...]
+
+    @classmethod
+    def scalar(cls, *, is_indicator: bool = False) -> Output:
+        """One number; `is_indicator` if it is only ever 0 or 1."""
+        return cls(jax.tree.structure(0), ((),), (is_indicator,), ("",))
+
+    @property
+    def size(self) -> int:
+        return sum(math.prod(shape) for shape in self.shapes)
+
+    def unflatten(self, flat: Any) -> Any:
+        """Puts `size` numbers back into the structure of the return value."""
+        leaves, start = [], 0
+        for shape in self.shapes:
+            stop = start + math.prod(shape)
+            leaves.append(flat[start:stop].reshape(shape) if shape else flat[start].item())
+            start = stop
+        return jax.tree.unflatten(self.treedef, leaves)
+
+
+def as_numbers(value: Any) -> jax.Array:
+    """A return value as one flat array of floats; bool and int count as numbers."""
+    dtype = jnp.result_type(float)
+    leaves = [jnp.ravel(jnp.asarray(leaf)).astype(dtype) for leaf in jax.tree.leaves(value)]
+    return jnp.concatenate(leaves)
+
+
+def log_positive_part(value: jax.Array) -> jax.Array:
+    """log max(value, 0), with gradient 0 instead of NaN where it is −inf; NaN stays NaN."""
+    is_zero = value <= 0
+    return jnp.where(is_zero, -jnp.inf, jnp.log(jnp.where(is_zero, 1.0, value)))

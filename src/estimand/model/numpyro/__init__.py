@@ -1,0 +1,24 @@
+"""Models stated as NumPyro programs; the only place that traces NumPyro."""
+
+from estimand.model.numpyro.guide import SiteDistributions, guide_of, propose
+from estimand.model.numpyro.model import NumpyroModel, source_text
+from estimand.model.numpyro.program import (
+    Expectation,
+    ExpectationProgram,
+    bind,
+    expect,
+    expectation,
+)
+
+__all__ = [
+    "Expectation",
+    "ExpectationProgram",
+    "NumpyroModel",
+    "SiteDistributions",
+    "bind",
+    "expect",
+    "expectation",
+    "guide_of",
+    "propose",
+    "source_text",
+]

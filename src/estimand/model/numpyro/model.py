@@ -1,0 +1,402 @@
+"""A NumPyro program as a `Model`: how positions become values, and values log densities."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import inspect
+import math
+import textwrap
+import tokenize
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import numpyro.distributions as dist
+from numpyro import handlers
+from numpyro.distributions import biject_to
+
+from estimand.model.layout import PLAIN, Coordinates, Output, ProgramError, Site, as_numbers
+from estimand.model.numpyro.sites import (
+    TRACING,
+    Latent,
+    drawing_from_prior,
+    is_wrapped,
+    observed_log_prob,
+)
+from estimand.model.numpyro.transforms import (
+    Integers,
+    Numbers,
+    has_integers,
+    is_real,
+    location_scale,
+    plain_transform,
+    standardised_transform,
+    unconstrained_value,
+    without_mask,
+)
+from estimand.model.protocol import Assessment, Data, Evaluation, Identity, Redraw
+
+if TYPE_CHECKING:
+    from estimand.model.numpyro.program import Arguments, Expectation, ExpectationProgram
+
+# Prior draws by which it is seen whether a masked element matters to the rest of the density.
+NUM_MASK_DRAWS = 4
+
+
+@dataclasses.dataclass(frozen=True)
+class NumpyroModel:
+    """A program, the shape of its data and the places of its sites: all that is compiled in."""
+
+    program: ExpectationProgram
+    shape_of_data: Arguments
+    path: tuple[Any, ...]
+    output: Output | None
+    places: tuple[Site, ...]
+    freed: tuple[tuple[str, tuple[bool, ...]], ...] = ()
+    """For masked sites, which elements NumPyro's own density depends on."""
+    coordinates: Coordinates = PLAIN
+
+    @classmethod
+    def of(cls, expectation: Expectation) -> NumpyroModel:
+        """The model of a bound program."""
+        return cls(
+            program=expectation.program,
+            shape_of_data=expectation.data,
+            path=expectation.path,
+            output=expectation.output,
+            places=_places(expectation),
+            freed=_freed(expectation),
+        )
+
+    @property
+    def name(self) -> str:
+        return self.program.name
+
+    @property
+    def sites(self) -> tuple[Site, ...]:
+        if not self.coordinates.is_relaxed:
+            return self.places
+        return tuple(
+            dataclasses.replace(site, is_continuous=True, is_transformed=True)
+            if site.is_discrete
+            else site
+            for site in self.places
+        )
+
+    def in_coordinates(self, coordinates: Coordinates) -> NumpyroModel:
+        has_discrete = any(site.is_discrete for site in self.places)
+        wanted = coordinates._replace(is_relaxed=coordinates.is_relaxed and has_discrete)
+        return dataclasses.replace(self, coordinates=wanted)
+
+    def identity(self, data: Data) -> Identity:
+        functions = (self.program.model, self.program.target)
+        return Identity(
+            program=(functions, self.path),
+            data=self.arguments(data),
+            source=_source_of(self.program),
+        )
+
+    def arguments(self, data: Data) -> tuple[tuple, dict]:
+        """The NumPyro model's ``(args, kwargs)``."""
+        return self.shape_of_data.arguments(data)
+
+    # --- one position at a time ---
+
+    def draw(self, rng_key: jax.Array, data: Data) -> jax.Array:
+        sites, _ = self._trace(data, None, rng_key)
+        return self._unconstrain(sites, jax.random.fold_in(rng_key, 1))
+
+    def evaluate(self, position: jax.Array, data: Data) -> Evaluation:
+        sites, value = self._trace(data, self._substitution(position))
+        log_prior, log_likelihood = self._log_densities(sites, position)
+        return Evaluation(log_prior, log_likelihood, self._outputs(value))
+
+    def assess(self, values: dict[str, jax.Array], data: Data) -> Assessment:
+        sites, value = self._trace(data, lambda site: values.get(site["name"]))
+        log_prior, log_likelihood = self._log_densities(sites, None)
+        return Assessment(
+            position=self._unconstrain(sites),
+            log_prior=log_prior,
+            log_likelihood=log_likelihood,
+            outputs=self._outputs(value),
+        )
+
+    def values(self, position: jax.Array, data: Data) -> dict[str, jax.Array]:
+        sites, _ = self._trace(data, self._substitution(position))
+        return {place.name: sites[place.name]["value"] for place in self.places}
+
+    def redraw(self, rng_key: jax.Array, position: jax.Array, data: Data) -> Redraw:
+        sites, _ = self._trace(data, self._substitution(position))
+        drawn, before, after = position, [], []
+        for number, place in enumerate(self.places):
+            if not place.is_discrete:
+                continue
+            site = sites[place.name]
+            fn = without_mask(site["fn"])
+            value = fn.sample(jax.random.fold_in(rng_key, number)).astype(site["value"].dtype)
+            flat = jnp.ravel(value).astype(position.dtype)
+            drawn = drawn.at[place.start : place.stop].set(flat)
+            before.append(jnp.ravel(fn.log_prob(site["value"])))
+            after.append(jnp.ravel(fn.log_prob(value)))
+        return Redraw(drawn, jnp.concatenate(before), jnp.concatenate(after))
+
+    def log_scales(self, rng_key: jax.Array, data: Data) -> jax.Array:
+        sites, _ = self._trace(data, None, rng_key)
+        fns = [without_mask(sites[place.name]["fn"]) for place in self.places]
+        transforms = [location_scale(fn) for fn in fns]
+        return jnp.stack(
+            [jnp.zeros(())]
+            + [
+                jnp.sum(transform.log_abs_det_jacobian(jnp.zeros(fn.shape()), None))
+                for fn, transform in zip(fns, transforms, strict=True)
+                if transform is not None
+            ]
+        )
+
+    # --- the program under NumPyro's handlers ---
+
+    def _run(self, data: Data) -> Any:
+        value = self.program.run(*self.arguments(data))
+        for key in self.path:
+            value = value[key]
+        return value
+
+    def _trace(
+        self, data: Data, substitution: Callable | None, rng_key: Any = None
+    ) -> tuple[dict, Any]:
+        with TRACING, handlers.trace() as sites:
+            if substitution is None:
+                with drawing_from_prior(rng_key):
+                    return sites, self._run(data)
+            with handlers.substitute(substitute_fn=substitution):
+                return sites, self._run(data)
+
+    def _outputs(self, value: Any) -> jax.Array:
+        return jnp.zeros(0) if self.output is None else as_numbers(value)
+
+    def _substitution(self, position: jax.Array) -> Callable[[dict], jax.Array | None]:
+        places = {place.name: place for place in self.places}
+
+        def substitute(site: dict) -> jax.Array | None:
+            place = places.get(site["name"])
+            if place is None or site["type"] != "sample":
+                return None
+            value = place.take(position)
+            transform = self._transform(site["fn"], place)
+            # A site inside numpyro's scan is asked for one step at a time.
+            step = site["infer"].get("_scan_current_index")
+            if step is not None:
+                shift = transform.codomain.event_dim - transform.domain.event_dim
+                if value.ndim > len(site["fn"].shape()) - shift:
+                    value = value[step]
+            return transform(value)
+
+        return substitute
+
+    def _log_densities(
+        self, sites: dict, position: jax.Array | None
+    ) -> tuple[jax.Array, jax.Array]:
+        """Log prior, with the Jacobian of the position if there is one, and log likelihood."""
+        log_prior = jnp.zeros((), jnp.result_type(float))
+        log_likelihood = log_prior
+        freed = dict(self.freed)
+        for place in self.sites:
+            site = sites[place.name]
+            fn = without_mask(site["fn"])
+            log_prob = fn.log_prob(site["value"])
+            log_prior += jnp.sum(log_prob)
+            is_freed = freed.get(place.name, ())
+            if site["scale"] is not None or any(is_freed):
+                # The prior is what prior draws have; a scale or a mask on top is the likelihood's.
+                scale = 1 if site["scale"] is None else site["scale"]
+                masked = _masked(site, log_prob, is_freed)
+                log_likelihood += jnp.sum(scale * masked - log_prob)
+            if position is not None and place.is_continuous:
+                jacobian = self._transform(fn, place).log_abs_det_jacobian
+                log_prior += jnp.sum(jacobian(place.take(position), site["value"]))
+        for site in sites.values():
+            if site["type"] == "sample" and site["is_observed"]:
+                log_prob = observed_log_prob(site)
+                scaled = log_prob if site["scale"] is None else site["scale"] * log_prob
+                log_likelihood += jnp.sum(scaled)
+        return log_prior, log_likelihood
+
+    def _unconstrain(self, sites: dict, rng_key: jax.Array | None = None) -> jax.Array:
+        """The position of a trace, with integers at random in their intervals if there is a key."""
+        pieces = [jnp.zeros(0, jnp.result_type(float))]
+        for place in self.places:
+            site = sites[place.name]
+            fraction: Any = 0.5
+            if rng_key is not None and self.coordinates.is_relaxed:
+                key = jax.random.fold_in(rng_key, place.start)
+                fraction = jax.random.uniform(key, place.shape)
+            value = unconstrained_value(site, self._transform(site["fn"], place, fraction))
+            pieces.append(jnp.ravel(value))
+        return jnp.concatenate([piece.astype(pieces[0].dtype) for piece in pieces])
+
+    def _transform(self, fn: Any, place: Site, fraction: Any = 0.5) -> Any:
+        """The map from a site's coordinates to its value."""
+        if place.is_discrete:
+            return Integers(fn, fraction) if self.coordinates.is_relaxed else Numbers()
+        if self.coordinates.is_standardised:
+            return standardised_transform(without_mask(fn))
+        return plain_transform(fn)
+
+
+def _masked(site: dict, log_prob: jax.Array, is_freed: tuple[bool, ...]) -> jax.Array:
+    """The log prior of a traced site without the factors that a mask takes away."""
+    if not any(is_freed):
+        return log_prob
+    flags = np.reshape(is_freed, log_prob.shape)
+    return jnp.where(flags, site["fn"].log_prob(site["value"]), log_prob)
+
+
+# --- the source, for records ---
+
+
+def _source_of(program: ExpectationProgram) -> str:
+    pieces = [source_text(program.model)]
+    if program.target is not None and (text := source_text(program.target)) not in pieces:
+        pieces.append(text)
+    return "\n".join(pieces)
+
+
+def source_text(function: Any) -> str:
+    """The source of a function, or what can be said of it."""
+    try:
+        return textwrap.dedent(inspect.getsource(function))
+    except (OSError, TypeError, SyntaxError, tokenize.TokenError):
+        return f"# {getattr(function, '__qualname__', repr(type(function)))}: no source is known\n"
+
+
+# --- places of the sites in the flat position ---
+
+
+def _places(expectation: Expectation) -> tuple[Site, ...]:
+    """Places of the sites, continuous ones first."""
+    found: dict[str, Site] = {}
+
+    def draw(rng_key: jax.Array) -> None:
+        with TRACING, handlers.trace() as sites, drawing_from_prior(rng_key):
+            expectation.run()
+        for latent in expectation.latents:
+            site, support = sites[latent.name], sites[latent.name]["fn"].support
+            coordinate_shape = latent.shape
+            if not latent.is_discrete:
+                transform = _bijection(expectation.name, latent, support)
+                coordinate_shape = unconstrained_value(site, transform).shape
+            found[latent.name] = Site(
+                name=latent.name,
+                shape=latent.shape,
+                coordinate_shape=coordinate_shape,
+                is_discrete=latent.is_discrete,
+                is_continuous=not latent.is_discrete,
+                is_integer=has_integers(support),
+                is_transformed=not is_real(support),
+                is_proper=latent.is_proper,
+                event_dim=latent.event_dim,
+            )
+
+    jax.eval_shape(draw, jax.random.key(0))
+    places, start = [], 0
+    for latent in sorted(expectation.latents, key=lambda latent: latent.is_discrete):
+        places.append(dataclasses.replace(found[latent.name], start=start))
+        start = places[-1].stop
+    return tuple(places)
+
+
+def _bijection(program: str, latent: Latent, support: Any) -> Any:
+    try:
+        return biject_to(support)
+    except NotImplementedError as error:  # what NumPyro says of a support without a bijection
+        raise ProgramError(
+            f"the support of site {latent.name!r} of program {program!r} has no unconstrained "
+            "coordinates in NumPyro: reparametrise the site."
+        ) from error
+
+
+# --- masked latents ---
+
+
+def _freed(expectation: Expectation) -> tuple[tuple[str, tuple[bool, ...]], ...]:
+    """For every masked latent site the elements on which NumPyro's own density depends."""
+    masked: list[str] = []
+
+    def draw(rng_key: jax.Array) -> None:
+        with TRACING, handlers.trace() as sites, drawing_from_prior(rng_key):
+            expectation.run()
+        for latent in expectation.latents:
+            if is_wrapped(sites[latent.name]["fn"], dist.MaskedDistribution):
+                masked.append(latent.name)
+
+    if not any(latent.is_altered for latent in expectation.latents):
+        return ()
+    jax.eval_shape(draw, jax.random.key(0))
+    return tuple((name, _freed_elements(expectation, name)) for name in masked)
+
+
+def _freed_elements(expectation: Expectation, name: str) -> tuple[bool, ...]:
+    keys = jax.random.split(jax.random.key(0), (NUM_MASK_DRAWS, 2))
+    data = expectation.data
+    found = [
+        _changes(expectation.program, data, name, data.arrays, pair, (-1) ** k)
+        for k, pair in enumerate(keys)
+    ]
+    return tuple(np.any(found, axis=0).tolist())
+
+
+@functools.partial(jax.jit, static_argnums=(0, 1, 2))
+def _changes(
+    program: ExpectationProgram,
+    shape_of_data: Arguments,
+    name: str,
+    arrays: tuple,
+    keys: jax.Array,
+    step: int,
+) -> jax.Array:
+    """For every element of a site whether NumPyro's own density changes with it, at a prior draw.
+
+    It is exchanged for that of another draw, or for the integer a step away.
+    """
+
+    def draw(rng_key: jax.Array) -> dict[str, dict]:
+        args, kwargs = shape_of_data.arguments(arrays)
+        with TRACING, handlers.trace() as sites, drawing_from_prior(rng_key):
+            program.run(args, kwargs)
+        return sites
+
+    def log_density(values: dict[str, jax.Array]) -> jax.Array:
+        args, kwargs = shape_of_data.arguments(arrays)
+        with TRACING, handlers.trace() as sites, handlers.substitute(data=values):
+            program.run(args, kwargs)
+        total = jnp.zeros(())
+        for site in sites.values():
+            if site["type"] == "sample":
+                scale = 1.0 if site["scale"] is None else site["scale"]
+                total += jnp.sum(scale * site["fn"].log_prob(jnp.asarray(site["value"])))
+        return total
+
+    sites = draw(keys[0])
+    values = {
+        key: site["value"]
+        for key, site in sites.items()
+        if site["type"] == "sample" and not site["is_observed"]
+    }
+    value = values[name]
+    is_discrete = jnp.issubdtype(value.dtype, jnp.integer)
+    other = value + step if is_discrete else draw(keys[1])[name]["value"]
+    shape = sites[name]["fn"].log_prob(value).shape
+    before = log_density(values)
+
+    def exchanged(element: jax.Array) -> jax.Array:
+        is_chosen = jnp.arange(math.prod(shape)) == element
+        is_chosen = is_chosen.reshape(shape + (1,) * (value.ndim - len(shape)))
+        return log_density({**values, name: jnp.where(is_chosen, other, value)})
+
+    after = jax.lax.map(exchanged, jnp.arange(math.prod(shape)), batch_size=256)
+    slack = math.sqrt(jnp.finfo(before.dtype).eps) * (1 + jnp.abs(before))
+    is_same = jnp.abs(after - before) <= jnp.where(jnp.isfinite(slack), slack, 0.0)
+    return ~(is_same | (after == before) | (jnp.isnan(after) & jnp.isnan(before)))

@@ -1,0 +1,474 @@
+"""Expectation programs: NumPyro models whose return value is the quantity of interest.
+
+``@expectation`` (or ``expect(model, f)``) makes a program, calling the program binds data and
+gives an `Expectation`. Binding traces the model abstractly, so that everything that can be known
+to be wrong is reported before any work starts; no density is evaluated.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import inspect
+from collections.abc import Callable, Hashable, Iterator
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import numpyro
+from jax.extend.core import ClosedJaxpr, Literal, jaxprs_in_params
+from numpyro import handlers
+
+from estimand.model.layout import Output, ProgramError, as_numbers, log_positive_part
+from estimand.model.numpyro.model import NumpyroModel
+from estimand.model.numpyro.sites import (
+    TRACING,
+    Latent,
+    Watch,
+    check_sites,
+    drawing_from_prior,
+    observed_log_prob,
+)
+from estimand.model.protocol import Bound, described
+
+
+class Arguments:
+    """The arguments of one call, split into arrays that go into compiled code as arguments and
+    everything else, which is compiled in.
+
+    Equality and hash see the second kind only, so that fresh data of equal shape reuse the
+    compiled code.
+    """
+
+    def __init__(self, leaves: list[Any], treedef: Any, is_array: tuple[bool, ...]):
+        self.arrays = tuple(
+            _canonical_array(leaf) for leaf, flag in zip(leaves, is_array, strict=True) if flag
+        )
+        self.is_array = is_array
+        self.treedef = treedef
+        self._constants = tuple(
+            leaf for leaf, flag in zip(leaves, is_array, strict=True) if not flag
+        )
+        self._key = (treedef, is_array, tuple(map(_constant_key, self._constants)))
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Arguments) and self._key == other._key
+
+    def __hash__(self) -> int:
+        return hash(self._key)
+
+    def arguments(self, arrays: tuple[jax.Array, ...]) -> tuple[tuple, dict]:
+        """The model's ``(args, kwargs)`` with `arrays` in the places of the data."""
+        dynamic, static = iter(arrays), iter(self._constants)
+        leaves = [next(dynamic) if flag else next(static) for flag in self.is_array]
+        return jax.tree.unflatten(self.treedef, leaves)
+
+
+def _canonical_array(leaf: Any) -> jax.Array:
+    """A number or array in the precision that JAX works in, never of weak type."""
+    array = leaf if isinstance(leaf, jax.Array) else np.asarray(leaf)
+    return jnp.asarray(array, jax.dtypes.canonicalize_dtype(array.dtype))
+
+
+def _constant_key(leaf: Any) -> Hashable:
+    if isinstance(leaf, np.ndarray | jax.Array):
+        return ("array", leaf.shape, str(leaf.dtype), np.asarray(leaf).tobytes())
+    try:
+        hash(leaf)
+    except TypeError:
+        return ("object", id(leaf))
+    return (type(leaf), leaf)
+
+
+class ExpectationProgram:
+    """A model with a quantity of interest; calling it with data gives an `Expectation`.
+
+    Made by `expectation` and `expect`. `model` is the undecorated NumPyro model.
+    """
+
+    def __init__(self, model: Callable, target: Callable[[dict[str, Any]], Any] | None = None):
+        if not callable(model):
+            raise TypeError(f"an expectation program is made from a function, not from {model!r}.")
+        self.model = model
+        self.target = target
+        functools.update_wrapper(self, model, updated=[])
+        self.name = getattr(model, "__name__", type(model).__name__)
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Expectation:
+        return bind(self, args, kwargs)
+
+    def __repr__(self) -> str:
+        return f"<expectation program {self.name!r}; call it with data>"
+
+    def run(self, args: tuple, kwargs: dict) -> Any:
+        """Runs the model under the caller's handlers and gives the quantity of interest."""
+        if self.target is None:
+            return self.model(*args, **kwargs)
+        with handlers.trace() as sites:
+            returned = self.model(*args, **kwargs)
+        values = {
+            name: site["value"]
+            for name, site in sites.items()
+            if site["type"] in ("sample", "deterministic")
+        }
+        return self.target({**values, "return": returned})
+
+
+def expectation(model: Callable) -> ExpectationProgram:
+    """Marks a NumPyro model as an expectation program: its return value is what is wanted.
+
+    Args:
+        model: a NumPyro model that returns a number, or a tuple, dict or array of numbers.
+
+    Examples:
+        >>> @ep.expectation
+        ... def program(y):
+        ...     x = numpyro.sample("x", dist.Normal(0, 1))
+        ...     numpyro.sample("y", dist.Normal(x, 1), obs=y)
+        ...     return x**3
+        >>> program(2.0)
+        <expectation of program: 1 output, 1 latent site (x)>
+    """
+    return ExpectationProgram(model)
+
+
+def expect(model: Callable, f: Callable[[dict[str, Any]], Any]) -> ExpectationProgram:
+    """An expectation program from a model that one cannot edit and an external target.
+
+    Args:
+        model: a NumPyro model.
+        f: the quantity of interest, of a dict that has the value of every site of the model by
+            name, and the model's return value as ``"return"``.
+
+    Examples:
+        >>> def model(y):
+        ...     x = numpyro.sample("x", dist.Normal(0, 1))
+        ...     numpyro.sample("y", dist.Normal(x, 1), obs=y)
+        >>> ep.expect(model, lambda sites: sites["x"] ** 3)(2.0)
+        <expectation of model: 1 output, 1 latent site (x)>
+    """
+    if isinstance(model, ExpectationProgram):
+        model = model.model
+    return ExpectationProgram(model, f)
+
+
+@dataclasses.dataclass(frozen=True, eq=False, repr=False)
+class Expectation(Bound):
+    """A program bound to data: the expectation of its return value under its own posterior.
+
+    `gamma1_plus`, `gamma1_minus` and `gamma2` are ordinary NumPyro models without arguments.
+    A program with several outputs can be unpacked or indexed to give them one by one.
+    """
+
+    program: ExpectationProgram
+    data: Arguments
+    latents: tuple[Latent, ...]
+    output: Output | None
+    path: tuple[Any, ...] = ()
+
+    @functools.cached_property
+    def model(self) -> NumpyroModel:  # type: ignore[override]
+        """The program as the estimators see it."""
+        return NumpyroModel.of(self)
+
+    @property
+    def arrays(self) -> tuple[jax.Array, ...]:  # type: ignore[override]
+        """The data, as they go into compiled code."""
+        return self.data.arrays
+
+    @property
+    def name(self) -> str:  # type: ignore[override]
+        return self.program.name + "".join(f"[{key!r}]" for key in self.path)
+
+    def run(self, arrays: tuple[jax.Array, ...] | None = None) -> Any:
+        """The quantity of interest, run under the caller's handlers."""
+        args, kwargs = self.data.arguments(self.data.arrays if arrays is None else arrays)
+        value = self.program.run(args, kwargs)
+        for key in self.path:
+            value = value[key]
+        return value
+
+    @property
+    def gamma1_plus(self) -> Callable[[], Any]:
+        """The NumPyro model with density γ·max(f, 0)."""
+        return self._signed_model("gamma1_plus", 1)
+
+    @property
+    def gamma1_minus(self) -> Callable[[], Any]:
+        """The NumPyro model with density γ·max(−f, 0)."""
+        return self._signed_model("gamma1_minus", -1)
+
+    @property
+    def gamma2(self) -> Callable[[], Any]:
+        """The NumPyro model itself, with density γ."""
+
+        def gamma2() -> Any:
+            return self.run()
+
+        return gamma2
+
+    def _signed_model(self, part: str, sign: int) -> Callable[[], Any]:
+        if self.output is None or self.output.size != 1:
+            raise ProgramError(
+                f"{self.name} has several outputs, each with its own {part}: "
+                f"take one of them first, as in expectation[0].{part}."
+            )
+
+        def model() -> Any:
+            value = self.run()
+            numpyro.factor(f"_{part}", log_positive_part(sign * as_numbers(value)[0]))
+            return value
+
+        model.__name__ = part
+        return model
+
+    def _elements(self) -> list[Any]:
+        if self.output is None or (
+            self.output.treedef.num_nodes == 1 and not self.output.shapes[0]
+        ):
+            raise TypeError(f"{self.name} has one output and cannot be unpacked or indexed.")
+        indices = jax.tree.unflatten(self.output.treedef, range(self.output.treedef.num_leaves))
+        if isinstance(indices, int):
+            return list(range(self.output.shapes[0][0]))
+        return list(indices) if isinstance(indices, dict) else list(range(len(indices)))
+
+    def __iter__(self) -> Iterator[Expectation]:
+        return (self[key] for key in self._elements())
+
+    def __len__(self) -> int:
+        return len(self._elements())
+
+    def __getitem__(self, key: Any) -> Expectation:
+        keys = self._elements()
+        if isinstance(key, int) and isinstance(keys[0], int) and -len(keys) <= key < 0:
+            key += len(keys)
+        if key not in keys:
+            raise KeyError(f"{self.name} has no output {key!r}; it has {keys}.")
+        assert self.output is not None
+        template = self.output.unflatten(np.zeros(self.output.size))
+        return dataclasses.replace(
+            self,
+            path=(*self.path, key),
+            output=_describe_output(template[key], self.name, self._indicators()[key]),
+        )
+
+    def _indicators(self) -> Any:
+        assert self.output is not None
+        leaves = [
+            np.full(shape, flag) if shape else flag
+            for shape, flag in zip(self.output.shapes, self.output.is_indicator, strict=True)
+        ]
+        return jax.tree.unflatten(self.output.treedef, leaves)
+
+    def __repr__(self) -> str:
+        size = 0 if self.output is None else self.output.size
+        sites = described(size, [latent.name for latent in self.latents])
+        return f"<expectation of {self.name}: {sites}>"
+
+
+def bind(
+    program: ExpectationProgram, args: tuple, kwargs: dict, *, needs_output: bool = True
+) -> Expectation:
+    """Binds data to a program, after checking all that an abstract trace can show."""
+    leaves, treedef = jax.tree.flatten((args, kwargs))
+    leaves = [_plain_column(leaf) for leaf in leaves]
+    if any(isinstance(leaf, jax.core.Tracer) for leaf in leaves):
+        raise ProgramError(
+            f"the data of program {program.name!r} are traced by JAX: bind and estimate outside "
+            "of jit, vmap and grad."
+        )
+    nothing = Arguments(leaves, treedef, tuple(False for _ in leaves))
+    try:
+        latents, output, constants = _inspect(program, nothing, (), needs_output)
+    except _CONCRETE as error:
+        raise ProgramError(
+            f"program {program.name!r} needs the value of a latent site as a number of Python, and "
+            "JAX traces it without one. Use jnp.where or jax.lax.cond instead of if, and functions "
+            "of jax.numpy instead of numpy and math."
+        ) from error
+    _check_missing_data(program, args, kwargs, latents)
+    again = _inspect(program, nothing, (), needs_output)
+    if again[:2] != (latents, output):
+        raise ProgramError(
+            f"program {program.name!r} gives another structure on every call: first "
+            f"{_structure(latents, output)}, then {_structure(*again[:2])}. Sites and return value "
+            "must be the same in every run; remove the state that the program keeps."
+        )
+    if not _are_equal(again[2], constants):
+        raise ProgramError(
+            f"program {program.name!r} computes with other numbers on every call: it keeps state, "
+            "or draws random numbers that are no sites. Draw with numpyro.sample, and remove the "
+            "state."
+        )
+    data = _traceable_data(program, leaves, treedef, (latents, output), needs_output) or nothing
+    return Expectation(program, data, latents, output)
+
+
+# What JAX raises where Python needs the value of something traced.
+_CONCRETE = (
+    jax.errors.ConcretizationTypeError,
+    jax.errors.TracerArrayConversionError,
+    jax.errors.TracerIntegerConversionError,
+)
+
+
+def _traceable_data(
+    program: ExpectationProgram, leaves: list, treedef: Any, structure: tuple, needs_output: bool
+) -> Arguments | None:
+    """Data with as many leaves as possible passed as arrays: with floats, else arrays alone.
+
+    What cannot be traced (Python control flow over data) is compiled in, and so are Python's own
+    integers: they are sizes and options more often than data, and know no overflow.
+    """
+    numbers = tuple(isinstance(leaf, float) or _is_array(leaf) for leaf in leaves)
+    arrays = tuple(_is_array(leaf) for leaf in leaves)
+    for flags in dict.fromkeys([numbers, arrays]):
+        if not any(flags):
+            continue
+        try:
+            data = Arguments(leaves, treedef, flags)
+            if _inspect(program, data, data.arrays, needs_output)[:2] == structure:
+                return data
+        except Exception:  # noqa: BLE001 - whatever the model does with a tracer, we compile in
+            continue
+    return None
+
+
+def _is_array(leaf: Any) -> bool:
+    return isinstance(leaf, np.ndarray | np.generic | jax.Array) and leaf.dtype.kind in "biuf"
+
+
+def _plain_column(leaf: Any) -> Any:
+    """A table's column (a pandas or polars Series) as a NumPy array."""
+    is_column = hasattr(leaf, "__array__") and getattr(leaf, "ndim", None) == 1
+    if is_column and not isinstance(leaf, np.ndarray | np.generic | jax.Array):
+        return np.asarray(leaf)
+    return leaf
+
+
+def _inspect(
+    program: ExpectationProgram, data: Arguments, arrays: tuple, needs_output: bool
+) -> tuple[tuple[Latent, ...], Output | None, list[Any]]:
+    """Sites, output and constants of the program, from an abstract trace that computes nothing."""
+    found: list[tuple[tuple[Latent, ...], Output | None]] = []
+
+    def run(rng_key: jax.Array, arrays: tuple) -> list[Any]:
+        args, kwargs = data.arguments(arrays)
+        with TRACING, handlers.trace() as sites, drawing_from_prior(rng_key), Watch(program.name):
+            value = program.run(args, kwargs)
+        latents = check_sites(program.name, sites)
+        output = _describe_output(value, program.name) if needs_output else None
+        found.append((latents, output))
+        observed = [
+            observed_log_prob(site)
+            for site in sites.values()
+            if site["type"] == "sample" and site["is_observed"]
+        ]
+        return [as_numbers(value), observed] if needs_output else observed
+
+    jaxpr = jax.make_jaxpr(run)(jax.random.key(0), arrays)
+    return *found[0], _constants(program.name, jaxpr)
+
+
+def _constants(program: str, jaxpr: Any) -> list[Any]:
+    """The numbers that are written into a traced function."""
+    found: list[Any] = []
+    if isinstance(jaxpr, ClosedJaxpr):
+        jaxpr, found = jaxpr.jaxpr, list(jaxpr.consts)
+    for equation in jaxpr.eqns:
+        if equation.primitive.name in ("debug_callback", "debug_print"):
+            raise ProgramError(
+                f"program {program!r} has a jax.debug.print or jax.debug.callback, which would be "
+                "compiled once for every particle: remove it."
+            )
+        found.extend(atom.val for atom in equation.invars if isinstance(atom, Literal))
+        for inner in jaxprs_in_params(equation.params):
+            found.extend(_constants(program, inner))
+    found.extend(atom.val for atom in jaxpr.outvars if isinstance(atom, Literal))
+    return found
+
+
+def _are_equal(first: list[Any], second: list[Any]) -> bool:
+    return len(first) == len(second) and all(map(_is_equal, first, second))
+
+
+def _is_equal(first: Any, second: Any) -> bool:
+    if first is second or not hasattr(first, "dtype"):
+        return first is second or first == second
+    if jnp.issubdtype(first.dtype, jax.dtypes.prng_key):
+        first, second = jax.random.key_data(first), jax.random.key_data(second)
+    one, other = np.asarray(first), np.asarray(second)
+    return np.array_equal(one, other, equal_nan=one.dtype.kind in "fc")
+
+
+def _structure(latents: tuple[Latent, ...], output: Output | None) -> str:
+    sites = ", ".join(f"{latent.name}{list(latent.shape)}" for latent in latents)
+    return f"sites {sites or 'none'}" + (f" and outputs {output.shapes}" if output else "")
+
+
+def _check_missing_data(
+    program: ExpectationProgram, args: tuple, kwargs: dict, latents: tuple[Latent, ...]
+) -> None:
+    try:
+        bound = inspect.signature(program.model).bind(*args, **kwargs)
+    except (TypeError, ValueError):
+        return
+    bound.apply_defaults()
+    for latent in latents:
+        if latent.name in bound.arguments and bound.arguments[latent.name] is None:
+            raise ProgramError(
+                f"site {latent.name!r} of program {program.name!r} is unobserved because the "
+                f"argument {latent.name!r} is None. Pass its data; or, if it is meant to be "
+                "drawn, remove the argument."
+            )
+
+
+def _describe_output(value: Any, program: str, is_indicator: Any = None) -> Output:
+    where = f"the return value of program {program!r}"
+    _check_regular(value, where)
+    leaves, _ = jax.tree.flatten_with_path(value, is_leaf=lambda leaf: leaf is None)
+    if not leaves:
+        raise ProgramError(f"{where} is empty: return the quantity of interest.")
+    for path, leaf in leaves:
+        name = where + (f" at {jax.tree_util.keystr(path)}" if path else "")
+        if leaf is None:
+            raise ProgramError(
+                f"{name} is None: end the program with `return` and the quantity of interest."
+            )
+        dtype = getattr(leaf, "dtype", None) or np.asarray(leaf).dtype
+        if not (jnp.issubdtype(dtype, jnp.number) or jnp.issubdtype(dtype, jnp.bool_)):
+            raise ProgramError(f"{name} is of type {type(leaf).__name__}: return real numbers.")
+        if jnp.issubdtype(dtype, jnp.complexfloating):
+            raise ProgramError(
+                f"{name} is complex, and expectations are of real numbers: "
+                "return its real and imaginary parts as a tuple."
+            )
+        if 0 in jnp.shape(leaf):
+            raise ProgramError(f"{name} is an empty array: return at least one number.")
+    shapes = tuple(jnp.shape(leaf) for _, leaf in leaves)
+    if is_indicator is None:
+        flags = tuple(jnp.issubdtype(jnp.result_type(leaf), jnp.bool_) for _, leaf in leaves)
+    else:
+        flags = tuple(bool(np.all(flag)) for flag in jax.tree.leaves(is_indicator))
+    labels = tuple(
+        jax.tree_util.keystr(path) + (f"[{', '.join(map(str, index))}]" if index else "")
+        for (path, _), shape in zip(leaves, shapes, strict=True)
+        for index in np.ndindex(*shape)
+    )
+    return Output(jax.tree.structure(value), shapes, flags, labels)
+
+
+def _check_regular(value: Any, where: str) -> None:
+    if isinstance(value, Iterator):
+        raise ProgramError(f"{where} is of type {type(value).__name__}: return real numbers.")
+    if isinstance(value, tuple | list | dict):
+        for item in value.values() if isinstance(value, dict) else value:
+            _check_regular(item, where)
+    if isinstance(value, list):
+        shapes = {str(jax.tree.map(np.shape, item)) for item in value}
+        if len(shapes) > 1:
+            raise ProgramError(
+                f"{where} is a ragged list, with elements of shapes {sorted(shapes)}: "
+                "return a tuple or a dict of outputs."
+            )

@@ -1,0 +1,201 @@
+"""How coordinates become values of a NumPyro site.
+
+Plain coordinates are NumPyro's unconstrained ones. Standardised coordinates are (x − location) /
+scale where a prior has these: the "non-centred" parametrisation. Where a support has an edge they
+are stretched, so that a density which ends at the edge has the tails of a normal law. With relaxed
+integers a real number stands for each integer, in an interval of length one.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import numpyro.distributions as dist
+from numpyro.distributions import biject_to, constraints
+from numpyro.distributions.transforms import (
+    AffineTransform,
+    ComposeTransform,
+    ExpTransform,
+    LowerCholeskyAffine,
+    ParameterFreeTransform,
+    Transform,
+)
+
+_LOCATION_SCALE = (
+    dist.Normal,
+    dist.Cauchy,
+    dist.StudentT,
+    dist.Laplace,
+    dist.Logistic,
+    dist.Gumbel,
+)
+
+
+def plain_transform(fn: Any) -> Any:
+    """The map from unconstrained coordinates to the support of a distribution."""
+    return biject_to(fn.support)
+
+
+class Stretch(ParameterFreeTransform):
+    """u = v·√(1 + v²/4): the identity near 0, ±v²/2 far away.
+
+    A density that is finite at an edge of its support falls off like e^−|u| in unconstrained
+    coordinates u, which no Gaussian covers; in v it falls off like e^−v²/2.
+    """
+
+    domain = constraints.real
+    codomain = constraints.real
+    sign = 1
+
+    def __call__(self, x: Any) -> Any:
+        return x * jnp.sqrt(1 + 0.25 * x**2)
+
+    def _inverse(self, y: Any) -> Any:
+        # A draw that was rounded onto the edge of its support has infinite coordinates.
+        limit = float(np.log(jnp.finfo(y.dtype).max))
+        u = jnp.clip(y, -limit, limit)
+        return u * jnp.sqrt(2 / (1 + jnp.sqrt(1 + u**2)))
+
+    def log_abs_det_jacobian(self, x: Any, y: Any, intermediates: Any = None) -> Any:  # noqa: ARG002
+        return jnp.log1p(0.5 * x**2) - 0.5 * jnp.log1p(0.25 * x**2)
+
+
+_POSITIVE_SCALES: dict[type, Callable] = {
+    dist.HalfNormal: lambda fn: fn.scale,
+    dist.HalfCauchy: lambda fn: fn.scale,
+    dist.Exponential: lambda fn: 1 / fn.rate,
+    dist.Gamma: lambda fn: fn.concentration / fn.rate,
+    dist.InverseGamma: lambda fn: fn.rate / fn.concentration,
+}
+
+
+def location_scale(fn: Any) -> Any:
+    """The map from a standard law to one with a location or a scale; None for all others."""
+    base = fn
+    while isinstance(base, dist.ExpandedDistribution | dist.Independent):
+        base = base.base_dist
+    shape = fn.shape()
+    if isinstance(base, _LOCATION_SCALE):
+        return AffineTransform(*(jnp.broadcast_to(x, shape) for x in (base.loc, base.scale)))
+    if isinstance(base, dist.LogNormal):
+        ends = (jnp.broadcast_to(x, shape) for x in (base.loc, base.scale))
+        return ComposeTransform([AffineTransform(*ends), ExpTransform()])
+    if isinstance(base, dist.MultivariateNormal):
+        factor = jnp.broadcast_to(base.scale_tril, (*shape, shape[-1]))
+        return LowerCholeskyAffine(jnp.broadcast_to(base.loc, shape), factor)
+    if type(base) in _POSITIVE_SCALES:
+        scale = jnp.broadcast_to(_POSITIVE_SCALES[type(base)](base), shape)
+        shift = AffineTransform(jnp.log(scale), jnp.ones(shape, scale.dtype))
+        return ComposeTransform([Stretch(), shift, ExpTransform()])
+    return None
+
+
+def standardised_transform(fn: Any) -> Any:
+    """The map from standardised coordinates to the support of a distribution."""
+    transform = location_scale(fn)
+    if transform is None:
+        plain = plain_transform(fn)
+        transform = plain if is_real(fn.support) else ComposeTransform([Stretch(), plain])
+    return transform
+
+
+class Numbers(ParameterFreeTransform):
+    """The values of discrete sites as floating-point numbers."""
+
+    domain = constraints.real
+    codomain = constraints.real
+
+    def __call__(self, x: Any) -> Any:
+        return x.astype(jnp.result_type(int))
+
+    def _inverse(self, y: Any) -> Any:
+        return jnp.asarray(y, jnp.result_type(float))
+
+
+class Integers(Transform):
+    """Integers as the integer parts of real numbers, and these in unconstrained coordinates.
+
+    A probability mass function becomes a density of steps, whose integral is the same sum. The
+    inverse is at the given fraction of a value's interval.
+    """
+
+    domain = constraints.real
+    codomain = constraints.real
+
+    def __init__(self, fn: Any, fraction: Any = 0.5):
+        support = getattr(fn.support, "base_constraint", fn.support)
+        lower: Any = 0
+        upper: Any = 1
+        if support is not constraints.boolean:
+            lower, upper = support.lower_bound, getattr(support, "upper_bound", math.inf)
+        dtype = jnp.result_type(float)
+        self.lower, self.upper = (jnp.asarray(end, dtype) for end in (lower, upper))
+        is_bounded = upper is not math.inf
+        ends: Any = (
+            constraints.interval(self.lower, self.upper + 1)
+            if is_bounded
+            else constraints.greater_than(self.lower)
+        )
+        self.numbers = ComposeTransform([Stretch(), biject_to(ends)])
+        self.fraction = fraction
+        # Beyond it neighbours are the same number.
+        self.limit = 2.0 ** jnp.finfo(dtype).nmant
+
+    def __call__(self, x: Any) -> Any:
+        value = jnp.clip(jnp.floor(self.numbers(x)), self.lower, self.upper)
+        return jnp.clip(value, -self.limit, self.limit).astype(jnp.result_type(int))
+
+    def _inverse(self, y: Any) -> Any:
+        return self.numbers.inv(y + jnp.asarray(self.fraction, self.lower.dtype))
+
+    def tree_flatten(self) -> tuple:
+        leaves = self.numbers, self.lower, self.upper, self.fraction
+        return leaves, (("numbers", "lower", "upper", "fraction"), {"limit": self.limit})
+
+    def log_abs_det_jacobian(self, x: Any, y: Any, intermediates: Any = None) -> Any:  # noqa: ARG002
+        number = self.numbers(x)
+        jacobian = self.numbers.log_abs_det_jacobian(x, number)
+        return jnp.where(jnp.abs(number) < self.limit, jacobian, -jnp.inf)
+
+
+def unconstrained_value(site: dict, transform: Any) -> jax.Array:
+    """The coordinates of a traced site's value, by the transform of its distribution."""
+    value = transform.inv(site["value"])
+    # A draw that was rounded onto the edge of its support has infinite coordinates.
+    limit = float(np.log(jnp.finfo(value.dtype).max))
+    return jnp.nan_to_num(value, nan=jnp.nan, posinf=limit, neginf=-limit)
+
+
+def has_integers(support: Any) -> bool:
+    """Whether a support is one of integers, flags included."""
+    base = getattr(support, "base_constraint", support)
+    kinds = (constraints.integer_interval, constraints.integer_greater_than)
+    return base is constraints.boolean or isinstance(base, kinds)
+
+
+def is_real(support: Any) -> bool:
+    """Whether the values of a support are their own unconstrained coordinates."""
+    base = getattr(support, "base_constraint", support)
+    return base is constraints.real or support.is_discrete
+
+
+def without_mask(fn: Any) -> Any:
+    """The distribution of a latent site without mask: that of its prior draws.
+
+    A mask removes a latent element's factor. Where nothing else depends on the element, this
+    leaves no proper density: it keeps its own prior, which integrates to one and leaves every
+    expectation as it is. Elsewhere (see `NumpyroModel.freed`) the factor goes, on the
+    likelihood's side.
+    """
+    if isinstance(fn, dist.MaskedDistribution):
+        return without_mask(fn.base_dist)
+    if isinstance(fn, dist.ExpandedDistribution):
+        return without_mask(fn.base_dist).expand(fn.batch_shape)
+    if isinstance(fn, dist.Independent):
+        return without_mask(fn.base_dist).to_event(fn.reinterpreted_batch_ndims)
+    return fn

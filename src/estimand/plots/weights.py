@@ -1,0 +1,82 @@
+"""The tail of the weights."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from estimand.plots.contents import has_posterior_weights, parts_of
+from estimand.plots.registry import plot
+from estimand.plots.style import (
+    DENSITIES,
+    add_title,
+    axes_or_new,
+    check_output,
+    legend_above,
+    tidy,
+)
+from estimand.record import PartSummary, Record
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+# The largest weight of a healthy estimate holds less than this share of all weight.
+HEALTHY_SHARE = 0.01
+
+
+@plot(
+    caption="The tail of the weights: one draw should hold well under 1\N{NO-BREAK SPACE}% "
+    "(dotted line).",
+    needs=has_posterior_weights,
+)
+def plot_weights(record: Record, *, output: int = 0, ax: Axes | None = None) -> Axes:
+    """The share of all weight that the largest weights hold: their tail.
+
+    The largest weight of a healthy estimate holds well under 1 % (dotted). A line that bends
+    upwards to the left is a tail in which a few draws decide.
+
+    Args:
+        record: an estimate.
+        output: the number of the output, if the program has several.
+        ax: axes to draw on; new ones by default.
+
+    Examples:
+        >>> ax = plots.plot_weights(result)
+        >>> ax.get_xlabel()
+        'rank of the weight'
+    """
+    check_output(record, output)
+    parts = parts_of(record, output)
+    if not parts:
+        raise ValueError(f"plot_weights: {record.method} keeps no weights.")
+    ax = axes_or_new(ax)
+    for part in parts:
+        _draw_tail(ax, part)
+    ax.axhline(HEALTHY_SHARE, color=ax.xaxis.label.get_color(), linestyle=":", linewidth=1.5)
+    ax.set_xscale("log")
+    ax.set_yscale("log")
+    ax.set_xlabel("rank of the weight")
+    ax.set_ylabel("share of the total weight")
+    add_title(ax, record, output)
+    low, high = ax.get_ylim()
+    ax.set_ylim(max(low, 1e-9), max(high, 0.03))
+    legend_above(ax)
+    tidy(ax)
+    return ax
+
+
+def _draw_tail(ax: Axes, part: PartSummary) -> None:
+    style = DENSITIES[part.name]
+    shares = np.exp(part.largest - part.log_z) / part.num_samples
+    ranks = np.arange(1, shares.size + 1)
+    ax.plot(ranks, shares, style.line, color=style.colour, label=_label(part))
+
+
+def _label(part: PartSummary) -> str:
+    constant = DENSITIES[part.name].constant
+    label = f"{constant}: {part.ess:,.0f} effective of {part.num_samples:,}"
+    if math.isfinite(part.pareto_k):
+        label += f", Pareto k {part.pareto_k:.2f}"
+    return label

@@ -1,0 +1,102 @@
+"""The draws that a record keeps: a bounded number, with weights that make them stand for all."""
+
+from __future__ import annotations
+
+import math
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from estimand.density import Density
+from estimand.methods import Run
+from estimand.model import PARTS
+from estimand.record.parts import used_evidence
+from estimand.sampling import in_chunks
+
+# Draws that a record keeps of each density, and numbers that it keeps in all.
+MAX_DRAWS = 5000
+MAX_NUMBERS = 4_000_000
+_CHUNK = 1000
+
+
+class KeptDraws(NamedTuple):
+    """Weighted draws of one density: values by site, and every output there."""
+
+    name: str
+    output: int
+    log_weights: np.ndarray
+    outputs: np.ndarray
+    sites: dict[str, np.ndarray]
+
+    @property
+    def weights(self) -> np.ndarray:
+        """Weights that add up to 1."""
+        weights = np.exp(self.log_weights - self.log_weights.max())
+        return weights / weights.sum()
+
+
+class Thinned(NamedTuple):
+    """Indices of the draws that stay, and their new log weights."""
+
+    indices: np.ndarray
+    log_weights: np.ndarray
+
+
+def thin(log_weights: np.ndarray, count: int, rng: np.random.Generator) -> Thinned:
+    """At most `count` of some weighted draws, with new weights that keep every mean unbiased.
+
+    A draw of weight w stays with probability min(1, w/c) and has then weight max(w, c), where c
+    makes the expected number of draws `count`: heavy draws stay as they are (Fearnhead and
+    Clifford 2003).
+    """
+    alive = np.flatnonzero(log_weights > -np.inf)
+    kept = np.asarray(log_weights, float)[alive]
+    if alive.size <= count:
+        return Thinned(alive, kept)
+    weights = np.sort(np.exp(kept - kept.max()))
+    # With the m heaviest kept for certain the others share the remaining count − m places.
+    below = np.cumsum(weights)
+    heavy = np.arange(count)
+    threshold = below[weights.size - 1 - heavy] / (count - heavy)
+    heaviest_of_rest = weights[weights.size - 1 - heavy]
+    certain = int(np.argmax(heaviest_of_rest <= threshold * (1 + 1e-12)))
+    cut = threshold[certain]
+    ratios = np.exp(kept - kept.max()) / cut
+    edges = np.floor(np.cumsum(np.minimum(ratios, 1.0)) + rng.uniform())
+    chosen = np.flatnonzero(np.diff(edges, prepend=0.0) > 0)[:count]
+    return Thinned(alive[chosen], np.maximum(kept[chosen], math.log(cut) + kept.max()))
+
+
+def resample(log_weights: np.ndarray, count: int, rng: np.random.Generator) -> np.ndarray:
+    """Indices of equally weighted draws, by systematic resampling, in random order."""
+    weights = np.exp(log_weights - np.max(log_weights))
+    edges = np.cumsum(weights) / weights.sum()
+    points = (np.arange(count) + rng.uniform()) / count
+    return rng.permutation(np.minimum(np.searchsorted(edges, points), weights.size - 1))
+
+
+def kept_draws(run: Run, density: Density) -> tuple[KeptDraws, ...]:
+    """Draws of every density that the outputs of a fresh run rest on."""
+    used = used_evidence(run)
+    width = max(1, density.dimension + density.num_outputs)
+    count = max(100, min(MAX_DRAWS, MAX_NUMBERS // (width * max(1, len(used)))))
+    result = []
+    for name, output, evidence in used:
+        # Seeded, so that a record is the same however often it is made.
+        rng = np.random.default_rng([PARTS.index(name), output + 1])
+        thinned = thin(np.asarray(evidence.log_weights, float), count, rng)
+        positions = np.asarray(evidence.positions)[thinned.indices]
+        sites, outputs = in_chunks(
+            lambda rows: _values(density.part("gamma2"), jnp.asarray(rows)), positions, _CHUNK
+        )
+        result.append(
+            KeptDraws(name, output, thinned.log_weights, np.asarray(outputs, float), sites)
+        )
+    return tuple(result)
+
+
+@jax.jit
+def _values(density: Density, positions: jax.Array) -> tuple[dict[str, jax.Array], jax.Array]:
+    return jax.vmap(lambda u: (density.constrain(u), density.outputs(u)))(positions)

@@ -1,0 +1,142 @@
+"""What a method runs in: tasks, memory, progress, interruption, clock, and what is known so far.
+
+A method asks the runtime to run tasks and never calls heavy code itself. So the same method runs
+with or without a checkpoint, under a time limit, with a bar, and stops at Ctrl-C.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple, Protocol
+
+from estimand.runtime.compilation import compile_seconds
+from estimand.runtime.interruption import Interruption
+from estimand.runtime.journal import Journal
+from estimand.runtime.progress import Listener, Progress, ignore
+
+
+class Task(NamedTuple):
+    """A piece of work: a module-level function and its arguments, never a closure.
+
+    The arguments are pytrees of arrays, settings and keys, so that a task can be sent elsewhere.
+    What it gives depends on them alone: numbers and arrays in tuples, lists and named tuples,
+    whose classes are `kinds`.
+    """
+
+    function: Callable
+    arguments: tuple
+    kinds: tuple[type, ...] = ()
+
+    @property
+    def label(self) -> str:
+        return self.function.__qualname__
+
+    def __call__(self) -> Any:
+        return self.function(*self.arguments)
+
+
+class OutOfTimeError(Exception):
+    """The time of a run is up, and something is known already."""
+
+
+class Runtime(Protocol):
+    """What a method needs of the place that it runs in."""
+
+    def map(self, tasks: Sequence[Task]) -> list[Any]:
+        """What independent tasks give, in their order; remembered if there is a checkpoint."""
+
+    def clock(self) -> float:
+        """Seconds from a fixed moment; a run that goes on from a checkpoint has the same ones."""
+
+    def compile_seconds(self) -> float:
+        """Seconds of tracing and compilation so far."""
+
+    def report(self, progress: Progress) -> None:
+        """Tells whoever waits what is being done."""
+
+    def offer(self, make: Callable[[], Any]) -> None:
+        """Offers the result as far as it is known; it is made only if the run ends early."""
+
+    def until(self, deadline: float, *, aside: bool = False) -> Runtime:
+        """The same place, which raises `OutOfTimeError` at the first task after a deadline.
+
+        Never before something was offered: a time limit cannot take away the first answer. What is
+        offered `aside` stays there, because something better is known outside.
+        """
+
+    @property
+    def offered(self) -> Callable[[], Any] | None:
+        """The last offer."""
+
+
+class LocalRuntime:
+    """Runs tasks one after the other in this process.
+
+    Args:
+        journal: remembers what tasks gave, for a run that is cut off and goes on.
+        listener: is told of the progress.
+        interruption: whether Ctrl-C was pressed.
+    """
+
+    def __init__(
+        self,
+        *,
+        journal: Journal | None = None,
+        listener: Listener = ignore,
+        interruption: Interruption | None = None,
+    ):
+        self._journal, self._listener, self._interruption = journal, listener, interruption
+        self._deadline = math.inf
+        self._outer: LocalRuntime | None = None
+        self._is_aside = False
+        self.offered: Callable[[], Any] | None = None
+
+    def map(self, tasks: Sequence[Task]) -> list[Any]:
+        return [self._run(task) for task in tasks]
+
+    def _run(self, task: Task) -> Any:
+        if self._interruption is not None:
+            self._interruption.check()
+        if math.isfinite(self._deadline) and self._has_offer and self.clock() >= self._deadline:
+            raise OutOfTimeError
+        if self._journal is None:
+            return task()
+        return self._journal.remember(task.label, task.__call__, task.kinds)
+
+    @property
+    def _has_offer(self) -> bool:
+        return self.offered is not None or (self._outer is not None and self._outer._has_offer)
+
+    def clock(self) -> float:
+        journal = self._journal
+        if journal is None:
+            return time.monotonic()
+        return journal.remember("clock", lambda: journal.seconds)
+
+    def compile_seconds(self) -> float:
+        if self._journal is None:
+            return compile_seconds()
+        return self._journal.remember("compile seconds", compile_seconds)
+
+    def report(self, progress: Progress) -> None:
+        self._listener(progress)
+
+    def offer(self, make: Callable[[], Any]) -> None:
+        self.offered = make
+        if self._outer is not None and not self._is_aside:
+            self._outer.offer(make)
+
+    def until(self, deadline: float, *, aside: bool = False) -> LocalRuntime:
+        inner = LocalRuntime(
+            journal=self._journal, listener=self._listener, interruption=self._interruption
+        )
+        inner._deadline = min(deadline, self._deadline)
+        inner._outer, inner._is_aside = self, aside
+        return inner
+
+
+def run_task(runtime: Runtime, function: Callable, *arguments: Any, kinds: tuple = ()) -> Any:
+    """What one task gives."""
+    return runtime.map([Task(function, arguments, kinds)])[0]

@@ -1,0 +1,82 @@
+"""Checks: functions from an output to what speaks against it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+from estimand.density import Density
+from estimand.trust.outputs import OutputEstimate, joint_errors
+from estimand.trust.resolution import check_resolution
+from estimand.trust.status import Finding, Status
+from estimand.trust.thresholds import (
+    MAX_JOINT_ERRORS,
+    MAX_R_HAT,
+    SLACK,
+)
+
+Check = Callable[[OutputEstimate, Density], Iterable[Finding]]
+
+
+def check_numbers(output: OutputEstimate, _density: Density | None = None) -> list[Finding]:
+    """No output is `ok` whose value or error is not a number."""
+    if math.isfinite(output.standard_error + output.value):
+        return []
+    if math.isfinite(output.value):
+        return [Finding(Status.low_ess, None, "no error is known", "numbers")]
+    return [Finding(Status.nan_density, None, f"the value is {output.value}", "numbers")]
+
+
+CHECKS: tuple[Check, ...] = (check_resolution, check_numbers)
+"""What every output goes through, whatever method it is of."""
+
+
+def checked(
+    outputs: Sequence[OutputEstimate], density: Density, checks: Sequence[Check] = CHECKS
+) -> tuple[OutputEstimate, ...]:
+    """The outputs with what all checks find."""
+    for check in checks:
+        outputs = [output.with_findings(check(output, density)) for output in outputs]
+    return tuple(
+        output._replace(standard_error=math.inf) if not math.isfinite(output.value) else output
+        for output in outputs
+    )
+
+
+def check_goal(
+    output: OutputEstimate, relative_error: float, slack: float = SLACK
+) -> list[Finding]:
+    """Whether the requested error was reached."""
+    if output.is_within(slack * relative_error):
+        return []
+    if math.isfinite(output.standard_error):
+        share = output.standard_error / output.error_scale
+        detail = f"relative error {_percent(share)}; {_percent(relative_error)} requested"
+    else:
+        detail = f"no error is known; {_percent(relative_error)} requested"
+    return [Finding(Status.not_converged, None, detail, "goal")]
+
+
+def check_mixing(r_hat: float, part: str | None = None) -> list[Finding]:
+    """Whether Markov chains agree with each other."""
+    if r_hat <= MAX_R_HAT:
+        return []
+    detail = f"R-hat {r_hat:.2f}; at most {MAX_R_HAT} allowed"
+    return [Finding(Status.not_converged, part, detail, "mixing")]
+
+
+def check_agreement(output: OutputEstimate, other: OutputEstimate, route: str) -> list[Finding]:
+    """Whether another route says the same."""
+    distance = joint_errors(output, other)
+    if distance <= MAX_JOINT_ERRORS:
+        return []
+    detail = (
+        f"{route} says {other.value:.4g} ± {other.standard_error:.2g}: {distance:.1f} joint "
+        f"standard errors away; at most {MAX_JOINT_ERRORS:.0f} allowed"
+    )
+    return [Finding(Status.replicates_disagree, None, detail, "agreement")]
+
+
+def _percent(share: Any) -> str:
+    return f"{float(f'{100 * float(share):.2g}'):g} %"

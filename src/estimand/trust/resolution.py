@@ -1,0 +1,75 @@
+"""Whether floating point resolves the mass that an estimate rests on.
+
+A target whose integral diverges looks finite in floating point: it ends where the numbers do. And a
+prior that crowds against the edge of its support has mass between the last two numbers before it.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from estimand.density import Density
+from estimand.sampling import in_chunks
+from estimand.trust.evidence import Evidence
+from estimand.trust.outputs import PART_NAMES, OutputEstimate
+from estimand.trust.status import Finding, Status
+from estimand.trust.thresholds import MAX_UNRESOLVED
+
+# A step of the coordinates, of which half at least must be seen in the values.
+STEP = 0.01
+
+
+def check_resolution(output: OutputEstimate, density: Density) -> list[Finding]:
+    """Parts that matter and have much mass where numbers end or are too coarse."""
+    findings = []
+    for field, name in PART_NAMES.items():
+        evidence = getattr(output.parts, field)
+        if not isinstance(evidence, Evidence) or not math.isfinite(evidence.log_z):
+            continue
+        share = unresolved_share(density, evidence) if output.parts.matters(field) else 0.0
+        if share > MAX_UNRESOLVED:
+            detail = (
+                f"{100 * share:.2g} % of the mass is where numbers end or are too coarse; at most "
+                f"{100 * MAX_UNRESOLVED:g} % allowed"
+            )
+            findings.append(Finding(Status.unresolved, name, detail, "resolution"))
+    return findings
+
+
+def unresolved_share(density: Density, evidence: Evidence) -> float:
+    """Share of a part's mass where values nearly overflow or do not tell their coordinates."""
+    log_weights = np.asarray(evidence.log_weights, float)
+    weights = np.exp(log_weights - log_weights.max())
+    positions = np.asarray(evidence.positions)
+    own = positions[:, density.layout.is_transformed]
+    numbers = jnp.finfo(jnp.result_type(float))
+    largest, finest = math.log(numbers.max), -math.log(numbers.eps)
+    # Densities have squares of large values, and 0 is approached far more closely.
+    is_lost = np.asarray(((own > 0.4 * largest) | (own < -0.8 * largest)).any(axis=1))
+    is_outer = (np.abs(own) > 0.4 * finest).any(axis=1) & ~is_lost
+    if np.average(is_outer, weights=weights) > MAX_UNRESOLVED:
+        is_lost[is_outer] = _is_coarse(density, positions[is_outer])
+    return float(np.average(is_lost, weights=weights))
+
+
+def _is_coarse(density: Density, positions: np.ndarray) -> np.ndarray:
+    """Whether a small step of the coordinates is lost in the values of the sites."""
+    steps = in_chunks(lambda chunk: _seen_steps(density, jnp.asarray(chunk)), positions)
+    own = np.asarray(steps)[:, density.layout.is_transformed]
+    return np.asarray(~(np.abs(own / STEP - 1) <= 0.5).all(axis=1))
+
+
+@jax.jit
+def _seen_steps(density: Density, positions: jax.Array) -> jax.Array:
+    """How far coordinates move that become values, and coordinates again, after a step."""
+
+    def seen(position: jax.Array) -> jax.Array:
+        return density.position_of(density.constrain(position))
+
+    step: Any = STEP * jnp.asarray(density.layout.is_transformed, positions.dtype)
+    return jax.vmap(lambda position: seen(position + step) - seen(position))(positions)

@@ -1,0 +1,160 @@
+"""Draws that serve every part: weights, control variates and errors down to rounding."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import jax
+import numpy as np
+import pytest
+import scipy.stats
+
+import estimand as ep
+from estimand.methods.adaptive import draws as importance
+from estimand.methods.adaptive.draws import GAMMA2, Draws, Means, Part
+from estimand.methods.adaptive.proposal import Proposal
+from estimand.sampling import mixture
+from estimand.sampling.mixture import Mixture
+from estimand.sampling.warp import Warped
+from problems import gaussian
+from tests.stats import assert_coverage, assert_mean
+
+MIX = Mixture(
+    np.array([0.3, 0.7]),
+    np.array([[-1.0], [2.0]]),
+    np.array([[[0.5]], [[1.5]]]),
+    np.array([np.inf, np.inf]),
+)
+FIRST = scipy.stats.norm(-1.0, 0.5)
+
+
+def drawn(
+    rng: np.random.Generator, log_gamma: Any, count: int = 1600, *, controls: bool = True
+) -> Draws:
+    """Draws from MIX in 16 replicates, with f = x as the only output."""
+    points = MIX.draw(rng.random((count, 3)))
+    log_proposal, shares = mixture.log_density_and_shares(MIX, points)
+    x = points[:, 0]
+    return Draws(
+        positions=points,
+        log_prior=log_gamma(x),
+        log_likelihood=np.zeros(count),
+        signs=np.sign(x)[:, None],
+        log_sizes=np.log(np.abs(x))[:, None],
+        log_proposal=log_proposal,
+        replicate=np.arange(count) % 16,
+        controls=shares - MIX.weights if controls else np.zeros((count, 0)),
+    )
+
+
+def test_weights_of_the_parts(seed: int) -> None:
+    draws = drawn(np.random.default_rng(seed), FIRST.logpdf, 160)
+    x = draws.positions[:, 0]
+    ratio = FIRST.pdf(x) / np.exp(draws.log_proposal)
+    for sign, expected in (
+        (0, ratio),
+        (1, ratio * np.maximum(x, 0)),
+        (-1, ratio * np.maximum(-x, 0)),
+    ):
+        np.testing.assert_allclose(np.exp(draws.log_weights(Part(sign, 0))), expected)
+
+
+def test_controls_have_mean_zero(seed: int) -> None:
+    draws = drawn(np.random.default_rng(seed), FIRST.logpdf, 20_000)
+    assert_mean(draws.controls, 0.0)
+
+
+def test_a_component_is_integrated_exactly(seed: int) -> None:
+    """γ is one of the components: its weight is a linear function of the controls."""
+    rng = np.random.default_rng(seed)
+    for _ in range(5):
+        draws = drawn(rng, FIRST.logpdf)
+        assert importance.controlled_log_mean(draws, GAMMA2) == pytest.approx(0.0, abs=1e-6)
+        assert importance.part_variance(draws, GAMMA2) < 1e-12
+        bare = drawn(rng, FIRST.logpdf, controls=False)
+        assert importance.part_variance(bare, GAMMA2) > 1e-5
+
+
+def test_controlled_means_are_unbiased(seed: int) -> None:
+    """γ is not a mixture of the components: unbiased, less variance, intervals that cover."""
+    rng, law = np.random.default_rng(seed), scipy.stats.norm(1.5, 1.2)
+    runs = [(drawn(rng, law.logpdf), drawn(rng, law.logpdf, controls=False)) for _ in range(400)]
+    means = np.array(
+        [[math.exp(importance.controlled_log_mean(d, GAMMA2)) for d in pair] for pair in runs]
+    )
+    assert_mean(means, 1.0)
+    controlled, plain = means.std(axis=0)
+    assert controlled < 0.8 * plain
+    error = np.array([math.sqrt(importance.part_variance(d, GAMMA2)) for d, _ in runs])
+    reach = scipy.stats.t(15).ppf(0.975) * error
+    assert_coverage(means[:, 0] - reach, means[:, 0] + reach, 1.0, at_least=0.92)
+
+
+def test_figures_of_a_ratio(seed: int) -> None:
+    """E[x] under a normal distribution, whose parts have opposite signs; intervals cover."""
+    rng, law = np.random.default_rng(seed), scipy.stats.norm(1.5, 1.2)
+    quantile = scipy.stats.t(15).ppf(0.975)
+    figures = [importance.output_figures(drawn(rng, law.logpdf), 0) for _ in range(300)]
+    assert {item.degrees for item in figures} == {15.0}
+    values = np.array([item.value for item in figures])
+    reach = quantile * np.array([item.standard_error for item in figures])
+    assert_mean(values, 1.5)
+    assert_coverage(values - reach, values + reach, 1.5, at_least=0.92)
+    magnitude = law.expect(abs)
+    assert np.mean([item.magnitude for item in figures]) == pytest.approx(magnitude, rel=0.02)
+
+
+def test_a_component_that_is_rarely_drawn_is_not_a_control() -> None:
+    rare = Mixture(
+        np.array([0.6, 0.399, 0.001]), np.zeros((3, 1)), np.ones((3, 1, 1)), np.full(3, np.inf)
+    )
+    group = Warped(rare)
+    points = np.linspace(-2, 2, 50)[:, None]
+    found = (points, np.zeros(50), np.zeros(50), np.ones((50, 1)), np.zeros((50, 1)))
+    proposal = Proposal({GAMMA2: group}, {GAMMA2: 1.0}, MIX)
+    assert proposal.evaluated(found, 0).controls.shape == (50, 5)
+    frequent = proposal._replace(least_control=0.01).evaluated(found, 0).controls
+    assert frequent.shape == (50, 4)
+
+
+def test_means_without_controls_are_plain() -> None:
+    rng = np.random.default_rng(0)
+    draws = drawn(rng, FIRST.logpdf, 160, controls=False)
+    values = rng.normal(size=160)
+    expected = [values[draws.replicate == r].mean() for r in range(16)]
+    np.testing.assert_allclose(Means.of(draws)(values), expected)
+
+
+def test_pooled_pilots_count_by_their_effective_size(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    good, bad = (
+        drawn(rng, scipy.stats.norm(1.0, 2.0).logpdf),
+        drawn(rng, scipy.stats.norm(9.0).logpdf),
+    )
+    points, log_weights = importance.pooled([good, bad], GAMMA2)
+    assert len(points) == 3200
+    weights = np.exp(log_weights)
+    sizes = [importance.part_ess(pilot, GAMMA2) for pilot in (good, bad)]
+    assert sizes[0] > 10 * sizes[1]
+    assert weights[:1600].sum() / weights[1600:].sum() == pytest.approx(sizes[0] / sizes[1])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("is_double", [True, False])
+def test_errors_are_not_below_rounding(is_double: bool, seed: int) -> None:
+    """25 dimensions in which the mixture is almost exact: what is left is rounding."""
+    truth = gaussian.posterior_predictive_problem("", 25).value
+    assert isinstance(truth, float)
+    with jax.enable_x64(is_double):
+        expectation = ep.expectation(gaussian.posterior_predictive)(np.full(25, 0.7))
+        for key in range(3):
+            method = ep.AdaptiveIS(max_evaluations=300_000)
+            result = ep.estimate_expectation(
+                expectation, method, rng_key=1000 * seed + key, throw=False
+            )
+            assert result.status in (ep.Status.ok, ep.Status.not_converged)
+            assert abs(result.value - truth) < 5 * result.standard_error
+            assert result.standard_error < 0.02 * truth
+            if not is_double:
+                assert result.standard_error > 1e-7 * truth

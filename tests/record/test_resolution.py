@@ -1,0 +1,102 @@
+"""Mass that floating point does not resolve never has status `ok`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpyro
+import numpyro.distributions as dist
+import pytest
+
+import estimand as ep
+from tests.parameters import product
+from tests.stats import assert_estimate
+
+
+def of(law: Any, target: Callable[[Any], Any] = lambda x: x) -> ep.Expectation:
+    @ep.expectation
+    def program() -> Any:
+        return target(numpyro.sample("x", law))
+
+    return program()
+
+
+def successes() -> ep.Expectation:
+    """All of ten trials succeed: E[1 − q] = 0.05 / 10.1, and a sixth of the mass has q = 1."""
+
+    @ep.expectation
+    def program() -> Any:
+        q = numpyro.sample("q", dist.Beta(0.05, 0.05))
+        numpyro.sample("k", dist.Binomial(10, q), obs=10)
+        return 1 - q
+
+    return program()
+
+
+QUICK = ep.AdaptiveIS(max_evaluations=100_000)
+UNRESOLVED = {
+    "a sparse prior": successes(),
+    "an infinite mean": of(dist.HalfCauchy(1.0)),
+    "a mean that is nearly infinite": of(dist.InverseGamma(1.01, 1.0)),
+    "odds of a uniform share": of(dist.Uniform(0.0, 1.0), lambda q: q / (1 - q)),
+    "a sparse simplex": of(dist.Dirichlet(jnp.full(3, 0.05))),
+    "all mass at 0": of(dist.Gamma(0.001, 0.001)),
+}
+
+
+@pytest.mark.parametrize(
+    "name",
+    product(UNRESOLVED, slow=lambda name: name not in ("a sparse prior", "an infinite mean")),
+)
+def test_unresolved(name: str) -> None:
+    result = ep.estimate_expectation(UNRESOLVED[name], QUICK, throw=False)
+    assert set(result.statuses) == {ep.Status.unresolved}
+    assert "floating-point numbers end" in str(result)
+
+
+@pytest.mark.slow
+def test_by_the_default_method() -> None:
+    """No other route is tried where none can resolve the mass."""
+    result = ep.estimate_expectation(successes(), throw=False)
+    assert result.status is ep.Status.unresolved
+
+
+@pytest.mark.parametrize(
+    "estimator",
+    [pytest.param(ep.SMC(num_particles=2000), marks=pytest.mark.slow), ep.ImportanceSampling()],
+)
+def test_by_parts(estimator: Any) -> None:
+    result = ep.estimate_expectation(successes(), ep.TABI(estimator), throw=False)
+    assert not result.status
+
+
+RESOLVED = {
+    "a prior with infinite density at both edges": (of(dist.Beta(0.5, 0.5)), 0.5),
+    "the distance from an edge at 0": (of(dist.Beta(0.05, 1.0)), 0.05 / 1.05),
+    "a heavy tail": (of(dist.InverseGamma(1.6, 1.0)), 1 / 0.6),
+}
+
+
+@pytest.mark.parametrize("name", RESOLVED)
+def test_resolved(name: str) -> None:
+    expectation, truth = RESOLVED[name]
+    result = ep.estimate_expectation(expectation, QUICK)
+    assert_estimate(result.value, result.standard_error, truth, degrees=15)
+
+
+@pytest.mark.slow
+def test_a_target_that_cancels_the_prior_where_numbers_are_coarse() -> None:
+    """E[eʳ] of an exponential law is infinite; at r = 10²⁷ the logarithms say −r + r = 0."""
+    expectation = of(dist.Exponential(1.0), jnp.exp)
+    for key in range(3):
+        assert not ep.estimate_expectation(expectation, QUICK, rng_key=key, throw=False).status
+
+
+def test_in_single_precision() -> None:
+    """Uniform on (0, 1): P(q > 1 − 2⁻²⁴) is between two numbers, and E[q] is not affected."""
+    with jax.enable_x64(False):
+        result = ep.estimate_expectation(of(dist.Uniform(0.0, 1.0)), QUICK)
+    assert abs(result.value - 0.5) < 0.005

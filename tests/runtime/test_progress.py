@@ -1,0 +1,100 @@
+"""Progress reports: what they say, to which listeners, and that nothing is printed by default."""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+import jax.numpy as jnp
+import numpyro
+import numpyro.distributions as dist
+import pytest
+
+import estimand as ep
+from estimand.runtime.progress import Progress, listening, say
+
+METHOD = ep.AdaptiveIS(max_evaluations=30_000)
+
+
+@ep.expectation
+def program() -> Any:
+    x = numpyro.sample("x", dist.Normal(0.0, 1.0))
+    numpyro.sample("y", dist.Normal(x, 1.0), obs=1.0)
+    return x > 2.5
+
+
+def test_nobody_listens_by_default(capfd: pytest.CaptureFixture) -> None:
+    say(Progress("unheard"))
+    assert capfd.readouterr() == ("", "")
+
+
+def test_listeners_receive_what_is_reported_in_their_body() -> None:
+    outer: list[Progress] = []
+    inner: list[Progress] = []
+    with listening(outer.append):
+        say(Progress("first"))
+        with listening(inner.append):
+            say(Progress("second", 3, 10, "1 ± 2"))
+        say(Progress("third"))
+    say(Progress("unheard"))
+    assert [item.stage for item in outer] == ["first", "third"]
+    assert inner == [Progress("second", 3, 10, "1 ± 2")]
+
+
+def test_a_listener_is_gone_after_an_error() -> None:
+    heard: list[Progress] = []
+    with pytest.raises(RuntimeError), listening(heard.append):
+        raise RuntimeError
+    say(Progress("unheard"))
+    assert heard == []
+
+
+def test_stages_of_an_estimation() -> None:
+    heard: list[Progress] = []
+    with listening(heard.append):
+        result = ep.estimate_expectation(program(), METHOD, throw=False)
+    stages = list(dict.fromkeys(item.stage for item in heard))
+    assert stages[0] == "drawing from the prior"
+    assert {"exploring γf⁺", "fitting", "integrating"} <= set(stages)
+    assert "exploring γf⁻" not in stages
+    spent = [item.spent for item in heard]
+    assert spent == sorted(spent)
+    assert spent[-1] <= result.num_evaluations + 3 * result.num_gradients
+    assert {item.budget for item in heard} == {30_000}
+    said = [item.estimate for item in heard if item.estimate]
+    assert said[-1] == f"{result.value:.5g} ± {result.standard_error:.1g}"
+
+
+@pytest.mark.usefixtures("relaxed_ranks")
+def test_other_routes_say_their_name() -> None:
+    @ep.expectation
+    def discrete() -> Any:
+        return numpyro.sample("k", dist.Multinomial(4, jnp.array([0.5, 0.5])))[0] > 3
+
+    heard: list[Progress] = []
+    with listening(heard.append):
+        ep.estimate_expectation(discrete(), ep.Auto(max_evaluations=50_000), throw=False)
+    assert "by SMC" in [item.stage for item in heard]
+
+
+@pytest.mark.parametrize("wanted", [None, False])
+def test_nothing_is_printed_where_there_is_no_terminal(
+    wanted: bool | None, capfd: pytest.CaptureFixture
+) -> None:
+    ep.estimate_expectation(program(), METHOD, throw=False, progress_bar=wanted)
+    assert capfd.readouterr() == ("", "")
+
+
+def test_a_bar_that_is_asked_for_is_on_standard_error(capfd: pytest.CaptureFixture) -> None:
+    pytest.importorskip("rich")
+    bare = ep.estimate_expectation(program(), METHOD, throw=False)
+    result = ep.estimate_expectation(program(), METHOD, throw=False, progress_bar=True)
+    assert capfd.readouterr().out == ""
+    assert result.run.figures == bare.run.figures
+
+
+def test_a_bar_without_rich_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("rich", "rich.console", "rich.progress"):
+        monkeypatch.setitem(sys.modules, name, None)
+    with pytest.raises(ImportError, match=r"estimand\[rich\]"):
+        ep.estimate_expectation(program(), METHOD, progress_bar=True)

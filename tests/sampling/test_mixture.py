@@ -1,0 +1,250 @@
+"""Mixtures: densities that integrate to one, fits that find components and do not collapse."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import scipy.integrate
+import scipy.stats
+
+from estimand.sampling import mixture as mixtures
+from estimand.sampling import warp
+from estimand.sampling.mixture import Mixture
+from tests.stats import assert_mean, assert_same_law
+
+
+def example() -> Mixture:
+    return Mixture(
+        np.array([0.3, 0.5, 0.2]),
+        np.array([[-1.0, 0.5], [2.0, 0.0], [0.0, 0.0]]),
+        np.array([[[0.5, 0.0], [0.2, 0.4]], [[1.0, 0.0], [-0.3, 0.6]], [[1.5, 0.0], [0.0, 1.5]]]),
+        np.array([np.inf, np.inf, 5.0]),
+    )
+
+
+def density_by_scipy(mixture: Mixture, points: np.ndarray) -> np.ndarray:
+    total = np.zeros(len(points))
+    for weight, mean, factor, nu in zip(
+        mixture.weights, mixture.means, mixture.factors, mixture.degrees, strict=True
+    ):
+        scale = factor @ factor.T
+        if np.isinf(nu):
+            law = scipy.stats.multivariate_normal(mean, scale)
+        else:
+            law = scipy.stats.multivariate_t(mean, scale, df=nu)
+        total += weight * law.pdf(points)
+    return total
+
+
+def test_density_is_scipys(seed: int) -> None:
+    mixture = example()
+    points = np.random.default_rng(seed).normal(size=(50, 2)) * 3
+    np.testing.assert_allclose(
+        np.exp(mixtures.log_density(mixture, points)), density_by_scipy(mixture, points), rtol=1e-9
+    )
+
+
+def test_draws_have_the_density(seed: int) -> None:
+    """Weights of a known Gaussian over the mixture have mean one, for Sobol and plain uniforms."""
+    mixture, rng = example(), np.random.default_rng(seed)
+    target = scipy.stats.multivariate_normal([0.5, 0.2], [[0.8, 0.1], [0.1, 0.3]])
+    plain = mixture.draw(rng.random((20_000, 4)))
+    log_weights = target.logpdf(plain) - mixtures.log_density(mixture, plain)
+    assert_mean(np.exp(log_weights), 1.0)
+    means = []
+    for _ in range(50):
+        points = mixture.draw(mixtures.sobol_uniforms(rng, 512, 4))
+        means.append(np.exp(target.logpdf(points) - mixtures.log_density(mixture, points)).mean())
+    assert_mean(np.array(means), 1.0)
+    # Quasi-random replicates of 512 draws spread less than plain ones would.
+    assert np.std(means) < 0.5 * np.exp(log_weights).std() / np.sqrt(512)
+
+
+def test_student_component_has_students_distribution(seed: int) -> None:
+    student = Mixture(np.ones(1), np.zeros((1, 1)), np.ones((1, 1, 1)), np.array([5.0]))
+    points = student.draw(np.random.default_rng(seed).random((20_000, 3)))
+    assert_same_law(points[:, 0], scipy.stats.t(5).cdf)
+
+
+def test_fit_of_one_gaussian_is_one_gaussian(seed: int) -> None:
+    """Chains that repeat their states do not call for more components."""
+    rng = np.random.default_rng(seed)
+    points = np.repeat(rng.multivariate_normal([1.0, -2.0], [[4.0, 1.0], [1.0, 2.0]], 1000), 5, 0)
+    fitted = mixtures.fit(points, np.zeros(5000), np.arange(5000) // 50, rng)
+    assert fitted.size == 2
+    assert np.isinf(fitted.degrees).sum() == 1
+    np.testing.assert_allclose(fitted.means[0], [1.0, -2.0], atol=0.3)
+    np.testing.assert_allclose(
+        fitted.factors[0] @ fitted.factors[0].T, [[4.0, 1.0], [1.0, 2.0]], atol=0.5
+    )
+    assert fitted.weights.sum() == pytest.approx(1.0)
+
+
+def test_fit_uses_the_weights(seed: int) -> None:
+    """Draws from a wide distribution, weighted to a narrow one, give the narrow one."""
+    rng = np.random.default_rng(seed)
+    points = rng.normal(0.0, 3.0, (8000, 1))
+    log_weights = scipy.stats.norm(2.0, 0.5).logpdf(points[:, 0]) - scipy.stats.norm(
+        0.0, 3.0
+    ).logpdf(points[:, 0])
+    fitted = mixtures.fit(points, log_weights, np.arange(8000), rng)
+    again = mixtures.refit(fitted, points, log_weights, rng)
+    for mixture in (fitted, again):
+        gaussian = np.isinf(mixture.degrees)
+        mean = np.average(mixture.means[gaussian, 0], weights=mixture.weights[gaussian])
+        assert mean == pytest.approx(2.0, abs=0.1)
+
+
+def test_fit_finds_separate_modes(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    centers = np.array([[-4.0, 0.0], [4.0, 1.0], [0.0, 6.0]])
+    points = np.concatenate([rng.normal(center, 0.5, (1500, 2)) for center in centers])
+    order = rng.permutation(len(points))
+    fitted = mixtures.fit(points[order], np.zeros(4500), np.arange(4500) // 20, rng)
+    gaussian = np.isinf(fitted.degrees)
+    for center in centers:
+        near = np.linalg.norm(fitted.means[gaussian] - center, axis=1) < 0.5
+        assert fitted.weights[gaussian][near].sum() == pytest.approx(0.3, abs=0.05)
+
+
+def test_fit_of_few_points_does_not_collapse(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    points = rng.normal(size=(40, 5))
+    fitted = mixtures.fit(points, np.zeros(40), np.arange(40), rng)
+    spreads = np.linalg.eigvalsh(fitted.factors @ fitted.factors.transpose(0, 2, 1))
+    assert spreads.min() > 0.05
+    degenerate = np.zeros((40, 2))
+    degenerate[:, 0] = rng.normal(size=40)
+    fitted = mixtures.fit(degenerate, np.zeros(40), np.arange(40), rng)
+    assert np.isfinite(mixtures.log_density(fitted, degenerate)).all()
+
+
+def test_one_dimensional_mixture_integrates_to_one(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    fitted = mixtures.fit(rng.gamma(2.0, size=(3000, 1)), np.zeros(3000), np.arange(3000), rng)
+    total, _ = scipy.integrate.quad(
+        lambda x: np.exp(mixtures.log_density(fitted, np.array([[x]]))[0]), -50, 50, limit=200
+    )
+    assert total == pytest.approx(1.0, abs=2e-3)
+
+
+# --- decisions by held-out points ---
+
+
+def correlated(dimension: int, rho: float) -> np.ndarray:
+    return (1 - rho) * np.eye(dimension) + rho * np.ones((dimension, dimension))
+
+
+def gain(mixture: Mixture, law: Any, rng: np.random.Generator) -> float:
+    """Mean log density at fresh points of a distribution minus its own: at most 0."""
+    fresh = law.rvs(20_000, random_state=rng)
+    return float((mixtures.log_density(mixture, fresh) - law.logpdf(fresh)).mean())
+
+
+@pytest.mark.parametrize(
+    ("dimension", "count", "rho", "expected"),
+    [(20, 60, 0.0, 1.0), (20, 5000, 0.9, 20 / 5000), (3, 2000, 0.8, 3 / 2000)],
+)
+def test_shrinkage_is_chosen_by_held_out_points(
+    dimension: int, count: int, rho: float, expected: float, seed: int
+) -> None:
+    """The diagonal for few points in many dimensions, the full covariance for many points."""
+    rng = np.random.default_rng(seed)
+    points = rng.multivariate_normal(np.zeros(dimension), correlated(dimension, rho), count)
+    held_out = np.arange(count) % 4 == 0
+    weights = np.full(count, 1 / count)
+    found = mixtures._best_shrinkage(points, weights, held_out, float(count))
+    assert found == pytest.approx(expected)
+
+
+@pytest.mark.parametrize("rho", [0.0, 0.9])
+def test_fit_in_many_dimensions_is_close(rho: float, seed: int) -> None:
+    """With 2000 points of 20 dimensions the loss by estimation stays below that of the t part."""
+    rng = np.random.default_rng(seed)
+    law = scipy.stats.multivariate_normal(np.full(20, 3.0), correlated(20, rho))
+    points = law.rvs(2000, random_state=rng)
+    fitted = mixtures.fit(points, np.zeros(2000), np.arange(2000), rng)
+    assert -0.3 < gain(fitted, law, rng) <= 0.0
+
+
+def test_a_better_rival_is_taken(seed: int) -> None:
+    """80 points in 20 dimensions cannot determine a covariance; the exact distribution can."""
+    rng = np.random.default_rng(seed)
+    law = scipy.stats.multivariate_normal(np.full(20, 3.0), correlated(20, 0.9))
+    exact = mixtures.gaussian(law.mean, np.linalg.inv(law.cov))
+    points = law.rvs(80, random_state=rng)
+    data = (points, np.zeros(80), np.arange(80))
+    alone = gain(mixtures.fit(*data, rng), law, rng)
+    helped = gain(mixtures.fit(*data, rng, exact), law, rng)
+    assert alone < -0.5
+    assert helped > -0.3
+
+
+def test_a_worse_rival_is_not_taken(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    law = scipy.stats.multivariate_normal(np.zeros(3), correlated(3, 0.5))
+    points = law.rvs(2000, random_state=rng)
+    for center, precision in ((4.0, np.eye(3)), (0.0, 100 * np.eye(3))):
+        rival = mixtures.gaussian(np.full(3, center), precision)
+        fitted = mixtures.fit(points, np.zeros(2000), np.arange(2000), rng, rival)
+        assert fitted is not rival
+        assert gain(fitted, law, rng) > -0.1
+
+
+def test_gaussian_has_its_moments() -> None:
+    precision = np.linalg.inv(correlated(4, 0.6))
+    made = mixtures.gaussian(np.arange(4.0), precision)
+    np.testing.assert_allclose(made.means, np.tile(np.arange(4.0), (2, 1)))
+    np.testing.assert_allclose(made.factors[0] @ made.factors[0].T, correlated(4, 0.6))
+    assert made.weights.sum() == pytest.approx(1.0)
+    assert np.isinf(made.degrees).tolist() == [True, False]
+
+
+def test_refit_moves_to_what_the_points_say(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    law = scipy.stats.multivariate_normal([2.0, -1.0], correlated(2, 0.9))
+    wrong = mixtures.gaussian(np.zeros(2), np.eye(2) / 9)
+    points = wrong.draw(rng.random((20_000, 4)))
+    log_weights = law.logpdf(points) - mixtures.log_density(wrong, points)
+    again = mixtures.refit(wrong, points, log_weights, rng)
+    assert gain(wrong, law, rng) < -1.5
+    assert gain(again, law, rng) > -0.1
+
+
+@pytest.mark.parametrize("spread", [0.5, 3.0])
+def test_refit_from_few_effective_points_does_no_harm(spread: float, seed: int) -> None:
+    """A good proposal in 15 dimensions, and weights so uneven that few points carry them all.
+
+    More points than are kept: those that are thinned out repeat, and a copy among the held-out
+    points would favour a component that sits on it.
+    """
+    rng = np.random.default_rng(seed)
+    law = scipy.stats.multivariate_normal(np.zeros(15), correlated(15, 0.3))
+    good = mixtures.gaussian(law.mean, np.linalg.inv(law.cov))
+    before = gain(good, law, rng)
+    for _ in range(3):
+        points = law.rvs(60_000, random_state=rng)
+        log_weights = spread * rng.standard_normal(60_000)
+        again = mixtures.refit(good, points, log_weights, rng)
+        assert gain(again, law, rng) > before - 0.05
+
+
+def test_refit_from_a_handful_of_points_keeps_the_mixture_sane(seed: int) -> None:
+    """25 points in 20 dimensions: whatever is chosen, nothing collapses."""
+    rng = np.random.default_rng(seed)
+    law = scipy.stats.multivariate_normal(np.zeros(20), np.eye(20))
+    good = mixtures.gaussian(law.mean, law.cov)
+    for _ in range(5):
+        again = mixtures.refit(good, law.rvs(25, random_state=rng), np.zeros(25), rng)
+        assert gain(again, law, rng) > gain(good, law, rng) - 1.0
+
+
+def test_copies_of_one_point_have_a_width_above_rounding() -> None:
+    """As from scouts that are all at one point of a thin event."""
+    points, groups = np.ones((400, 1)), np.repeat(np.arange(40), 10)
+    fitted = warp.fit(points, np.zeros(400), groups, np.random.default_rng(0))
+    drawn = fitted.draw(np.random.default_rng(1).random((1000, 3)))
+    assert np.unique(drawn).size > 900
+    assert np.exp(fitted.log_density(np.ones((1, 1)))) < 1e10
