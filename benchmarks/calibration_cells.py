@@ -176,10 +176,9 @@ def measured(cell, seeds, seconds, min_runs=MIN_RUNS):
 
 def _numbers(result, problem):
     """One run: the cost, log Z over the truth, and for each output the report and its error."""
-    figures = result.run.figures
     bounds = [result.bounds(level) for level in LEVELS]
     outputs = []
-    for number, (item, status) in enumerate(zip(figures, result.statuses, strict=True)):
+    for number, (item, status) in enumerate(zip(result.outputs, result.statuses, strict=True)):
         truth, scale = problem.values[number], problem.scales[number]
         covered = sum(bool(ends[number][0] <= truth <= ends[number][1]) for ends in bounds)
         outputs.append(
@@ -192,14 +191,14 @@ def _numbers(result, problem):
         )
     return {
         "cost": result.num_evaluations + 3 * result.num_gradients,
-        "log_z": [_short(value) for value in _log_ratios(result.run, problem)],
+        "log_z": [_short(value) for value in _log_ratios(result.outputs[0].parts, problem)],
         "outputs": outputs,
     }
 
 
-def _log_ratios(run, problem):
+def _log_ratios(parts, problem):
     """log Ẑ − log Z of Z2, and of Z1⁺ and Z1⁻ of the first output; NaN where there is none."""
-    found = (run.log_z2, run.figures[0].log_z1_plus, run.figures[0].log_z1_minus)
+    found = [parts.log_z(field) for field in ("normaliser", "plus", "minus")]
     return [
         estimate - truth if math.isfinite(truth) else math.nan
         for estimate, truth in zip(found, problem.log_z, strict=True)

@@ -21,8 +21,9 @@ import estimand as ep
 from benchmarks.measure import show
 from benchmarks.runs import cost, over_problems, summary
 from benchmarks.subset_simulation import SIZE_UNIT, SubsetSimulation
-from estimand.methods.protocol import Figures, Run
-from estimand.trust.status import Status
+from estimand.methods import Run
+from estimand.runtime import run_task
+from estimand.trust import EffectiveSizes, OutputEstimate, no_mass
 from problems.known import known
 from problems.radon import LIMIT
 
@@ -74,12 +75,16 @@ class PriorMonteCarlo:
     def check(self, density):
         density.require_prior("PriorMonteCarlo")
 
-    def run(self, rng_key, density):
-        values = np.asarray(_prior_outputs(rng_key, density, self.num_samples), float)
-        value, error = values.mean(), values.std() / math.sqrt(values.size)
-        status = Status.ok if values.any() else Status.no_mass_found
-        figures = Figures(float(value), float(error) or math.inf, status, float(values.sum()))
-        return Run((figures,), self.num_samples, 0, float(values.size))
+    def run(self, rng_key, density, runtime):
+        drawn = run_task(runtime, _prior_outputs, rng_key, density, self.num_samples)
+        values = np.asarray(drawn, float)
+        output = OutputEstimate(
+            value=float(values.mean()),
+            standard_error=float(values.std()) / math.sqrt(values.size) or math.inf,
+            ess=EffectiveSizes(z1=float(values.sum()), z2=float(values.size)),
+            findings=() if values.any() else (no_mass("no draw of the prior is in the event"),),
+        )
+        return Run((output,), self.num_samples, 0)
 
 
 @functools.partial(jax.jit, static_argnums=2)

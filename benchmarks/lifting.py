@@ -12,7 +12,6 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
-from estimand.model.program import as_numbers
 
 import estimand as ep
 from benchmarks.measure import interleaved, paired_ratio, parser, precision, show
@@ -41,13 +40,13 @@ def lifted(density, position):
 
 
 def plain(density, position):
-    """The model under the density's own handlers, and the logarithm of what it returns."""
-    sites, value = density._trace(density._substitution(position))
-    numbers = as_numbers(value)
+    """The model itself, and the logarithm of what it returns."""
+    found = density.model.evaluate(position, density.arrays)
+    numbers = found.outputs
     is_zero = numbers == 0
     log_abs = jnp.log(jnp.abs(jnp.where(is_zero, 1.0, numbers)))
     log_abs = jnp.where(is_zero, -jnp.inf, log_abs)
-    return *density._log_densities(sites, position), jnp.sign(numbers), log_abs
+    return found.log_prior, found.log_likelihood, jnp.sign(numbers), log_abs
 
 
 def measure(case, repetitions):

@@ -21,9 +21,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from estimand.methods.protocol import Figures, Run
-from estimand.sampling.chains import nuts_chains
-from estimand.trust.status import Status
+from estimand.methods import Run
+from estimand.runtime import run_task
+from estimand.sampling import nuts_chains
+from estimand.trust import EffectiveSizes, OutputEstimate, no_mass, without_value
 
 CHAIN_LENGTH = 10  # 1 / p0: a level has as many states as the one before
 NUM_GROUPS = 10
@@ -76,11 +77,11 @@ class SubsetSimulation:
         density.require_prior("SubsetSimulation")
         density.require_continuous("SubsetSimulation", needs="continuous sites")
 
-    def run(self, rng_key, density):
+    def run(self, rng_key, density, runtime):
         density = density.part("gamma2").standardised()
         first_key, rng_key = jax.random.split(rng_key)
         first = self._from_posterior if self.num_warmup else self._from_prior
-        space, level, log_scale, num_gradients = first(first_key, density)
+        space, level, log_scale, num_gradients = first(first_key, density, runtime)
         num_evaluations = self.num_samples
         num_seeds = self.num_samples // CHAIN_LENGTH
         log_probability = square_error = 0.0
@@ -95,39 +96,40 @@ class SubsetSimulation:
             order_key, level_key, rng_key = jax.random.split(rng_key, 3)
             chosen = jax.random.permutation(order_key, order[:num_seeds])
             seeds = States(*(flat(value)[chosen] for value in level))
-            level, log_scale = run_chains(self.margin, level_key, space, seeds, bound, log_scale)
+            level, log_scale = run_task(
+                runtime, run_chains, self.margin, level_key, space, seeds, bound, log_scale
+            )
             num_evaluations += self.num_samples - num_seeds
         return Run(
-            figures=(_figures(log_probability, margins > 0, square_error),),
+            outputs=(_estimate(log_probability, margins > 0, square_error),),
             num_evaluations=num_evaluations,
             num_gradients=num_gradients,
-            ess_z2=float(self.num_samples),
             notes=(f"{num_levels} levels",),
         )
 
-    def _from_prior(self, rng_key, density):
+    def _from_prior(self, rng_key, density, runtime):
         """Independent draws; the standardised coordinates of a normal prior are already right."""
         space = Space(density, jnp.zeros(density.dimension), jnp.eye(density.dimension))
         keys = jax.random.split(rng_key, (CHAIN_LENGTH, self.num_samples // CHAIN_LENGTH))
-        return space, draw_prior(self.margin, keys, space), math.log(FIRST_SCALE), 0
+        level = run_task(runtime, draw_prior, self.margin, keys, space)
+        return space, level, math.log(FIRST_SCALE), 0
 
-    def _from_posterior(self, rng_key, density):
+    def _from_posterior(self, rng_key, density, runtime):
         """One NUTS draw for each chain of the first level."""
         nuts_key, order_key, chains_key = jax.random.split(rng_key, 3)
         num_seeds = self.num_samples // CHAIN_LENGTH
         num_draws = math.ceil(num_seeds / NUM_NUTS_CHAINS)
-        chains = nuts_chains(nuts_key, density, num_draws, self.num_warmup, NUM_NUTS_CHAINS)
-        if chains is None:
+        settings = num_draws, self.num_warmup, NUM_NUTS_CHAINS
+        chains = run_task(runtime, nuts_chains, nuts_key, density, *settings)
+        if not chains.is_started:
             raise RuntimeError(f"NUTS finds nowhere to start in program {density.name!r}")
-        positions, num_gradients = flat(chains[0]), chains[1]
-        positions = jax.random.permutation(order_key, positions)[:num_seeds]
+        positions = jax.random.permutation(order_key, flat(chains.positions))[:num_seeds]
         factor = np.linalg.cholesky(np.cov(np.asarray(positions), rowvar=False))
         space = Space(density, positions.mean(0), jnp.asarray(factor))
         seeds = evaluate(self.margin, space, to_coordinates(space, positions))
-        level, log_scale = run_chains(
-            self.margin, chains_key, space, seeds, -math.inf, math.log(FIRST_SCALE)
-        )
-        return space, level, log_scale, num_gradients
+        start = space, seeds, -math.inf, math.log(FIRST_SCALE)
+        level, log_scale = run_task(runtime, run_chains, self.margin, chains_key, *start)
+        return space, level, log_scale, chains.num_gradients
 
 
 def flat(values):
@@ -225,11 +227,11 @@ def relative_variance(is_inside):
     return float((1 - share) / (share * is_inside.size) * max(1 + gamma, 0.0))
 
 
-def _figures(log_probability, is_inside, square_error):
+def _estimate(log_probability, is_inside, square_error):
     """The levels are taken as independent of each other, which is the usual lower bound."""
-    count = int(is_inside.sum())
-    if count == 0:
-        return Figures(0.0, math.inf, Status.no_mass_found, 0.0)
+    ess = EffectiveSizes(z1=float(is_inside.sum()), z2=float(is_inside.size))
+    if not is_inside.any():
+        return without_value(no_mass("no state of the last level is in the event"), ess=ess)
     value = math.exp(log_probability) * float(is_inside.mean())
     error = value * math.sqrt(square_error + relative_variance(is_inside))
-    return Figures(value, error, Status.ok, float(count), is_log_scale=True)
+    return OutputEstimate(value, error, is_log_scale=True, ess=ess)

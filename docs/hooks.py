@@ -1,4 +1,4 @@
-"""Makes the README the site's first page, and the changelog its last, without a second copy."""
+"""Makes pages of the site from the README, the changelog and the architecture, without copies."""
 
 from pathlib import Path
 from typing import Any
@@ -6,7 +6,11 @@ from typing import Any
 from mkdocs.structure.files import File, Files
 
 ROOT = Path(__file__).parents[1]
-PAGES = {"README.md": "index.md", "CHANGELOG.md": "changelog.md"}
+PAGES = {
+    "README.md": "index.md",
+    "CHANGELOG.md": "changelog.md",
+    "ARCHITECTURE.md": "architecture.md",
+}
 
 
 def on_files(files: Files, config: Any) -> Files:

@@ -1,9 +1,8 @@
 """Draws every picture in docs/images anew: the demo's report in a browser, and each plot.
 
-Run it as ``python docs/pictures.py``. Needs Chromium for the report.
+Run it as ``python -m docs.pictures`` in the root of the repository. Needs Chromium for the report.
 """
 
-import sys
 import tempfile
 from pathlib import Path
 
@@ -11,16 +10,12 @@ import matplotlib.pyplot as plt
 from matplotlib.figure import Figure
 from PIL import Image
 
-ROOT = Path(__file__).parents[1]
-IMAGES = ROOT / "docs" / "images"
-sys.path[:0] = [str(ROOT / "tests"), str(ROOT / "examples")]
-
-from browser import browser
-from demo import DATA, METHODS, TAIL_TRUTH, cube, tail
-
 import estimand as ep
-from estimand.plots import all as plots
+from estimand import plots
+from examples.demo import DATA, METHODS, TAIL_TRUTH, cube, tail
+from tests.browser import browser
 
+IMAGES = Path(__file__).parent / "images"
 PAGE_WIDTH, PHONE_WIDTH = 960, 390
 
 

@@ -1,7 +1,7 @@
-"""The main job: two expectations, by the default method, the paper's, and averaged NUTS draws.
+"""Two expectations by three methods: the default, the paper's, and averaged NUTS draws.
 
-The first is the paper's figure 1; all get it right. The second is a tail probability, for which
-there are no posterior draws to average. Ends by writing a report of it.
+The first is the example of the paper's figure 1, which all three methods get right. The second is a
+tail probability, in a region without posterior draws to average. The demo writes a report of it.
 """
 
 import math
@@ -32,7 +32,7 @@ def tail(y):
     return x > 1.0
 
 
-DATA = np.linspace(-1.5, 1.5, 20)  # mean 0: the posterior of x is N(0, 1/21)
+DATA = np.linspace(-1.5, 1.5, 20)  # their mean is 0, so the posterior of x is N(0, 1/21)
 TAIL_TRUTH = 0.5 * math.erfc(math.sqrt(21 / 2))
 
 REPORT = Path(__file__).parents[1] / "build" / "demo-report.html"
@@ -49,7 +49,7 @@ def main() -> None:
         ("E[x³ | y = 2]", cube(2.0), 2.5),
         ("P(x > 1 | 20 rows)", tail(DATA), TAIL_TRUTH),
     ]
-    table = Table(title="Expectation programming against averaging posterior draws")
+    table = Table(title="Expectation programming compared with averaging posterior draws")
     for column in ("quantity", "method", "estimate", "95 % interval", "status", "evaluations", "s"):
         table.add_column(column, justify="left" if column in ("quantity", "method") else "right")
     results = {}
@@ -74,7 +74,7 @@ def main() -> None:
     Console(width=124).print(table)
     REPORT.parent.mkdir(exist_ok=True)
     results["tail", "default"].to_html(REPORT)
-    print(f"A report of P(x > 1) by the default method: {REPORT}")
+    print(f"Report of P(x > 1) by the default method: {REPORT}")
 
 
 if __name__ == "__main__":

@@ -26,6 +26,7 @@ from numpyro import infer
 import estimand as ep
 from benchmarks.measure import environment
 from estimand.density import Density
+from estimand.record.parts import DENSITY_NAMES
 
 ROOT = Path(__file__).parents[1]
 NUM_POINTS = 24
@@ -73,13 +74,10 @@ class Annealed:
         is_joint = self.num_parts == 1
         method = ep.SelfNormalised(estimator) if is_joint else ep.TABI(estimator)
         result = ep.estimate_expectation(expectation, method, rng_key=seeds[0], throw=False)
-        evidence = dict(result.evidence)
-        if len(evidence) != self.num_parts:
-            raise ValueError(f"{len(evidence)} densities have mass; num_parts={self.num_parts}.")
+        evidence = dict(result.evidence) if is_joint else _estimated(result)
+        if not is_joint and len(evidence) != self.num_parts:
+            raise ValueError(f"{len(evidence)} densities estimated; num_parts={self.num_parts}.")
         log_weights = {name: np.asarray(part.log_weights) for name, part in evidence.items()}
-        if is_joint:
-            f = np.asarray(_outputs(result.density, evidence["gamma2"].positions))[:, 0]
-            log_weights |= log_products(log_weights["gamma2"], f)
         evaluations, gradients = (
             np.sum(
                 [np.asarray(getattr(part, kind), np.int64) for part in evidence.values()], axis=0
@@ -120,17 +118,11 @@ class Particles(NamedTuple):
     run_seconds: float
 
 
-@jax.jit
-def _outputs(density: Density, positions: jax.Array) -> jax.Array:
-    return jax.lax.map(density.outputs, positions, batch_size=min(10_000, positions.shape[0]))
-
-
-def log_products(log_weights: np.ndarray, f: np.ndarray) -> dict[str, np.ndarray]:
-    """The posterior's log weights as those of the target's parts: log w|f| by the sign of f."""
-    with np.errstate(divide="ignore"):
-        logs = log_weights + np.log(np.abs(f))
-    parts = {"gamma1_plus": f > 0, "gamma1_minus": f < 0}
-    return {name: np.where(is_in, logs, -np.inf) for name, is_in in parts.items() if is_in.any()}
+def _estimated(result: ep.Estimate) -> dict[str, ep.Evidence]:
+    """The evidence of every density, also of one in which no particle has mass."""
+    parts = result.outputs[0].parts
+    found = {name: getattr(parts, field) for field, name in DENSITY_NAMES.items()}
+    return {name: part for name, part in found.items() if part is not None}
 
 
 def _prefixes(
@@ -300,7 +292,10 @@ class Chains:
 
 @jax.jit
 def _outputs_at(density: Density, draws: dict[str, jax.Array]) -> jax.Array:
-    return jax.lax.map(jax.vmap(density.outputs_at), draws)
+    def one(values: dict[str, jax.Array]) -> jax.Array:
+        return density.model.assess(values, density.arrays).outputs
+
+    return jax.lax.map(jax.vmap(one), draws)
 
 
 class Stretches(NamedTuple):

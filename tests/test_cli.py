@@ -11,9 +11,9 @@ from typing import Any
 
 import numpy as np
 import pytest
-from estimand.model.program import Expectation
 
 import estimand as ep
+from estimand.model import Expectation
 
 pytest.importorskip("click")
 
@@ -95,7 +95,7 @@ def test_help_teaches() -> None:
 def test_saved_records_are_right_and_can_be_shown(folder: Path) -> None:
     record = ep.load(folder / "1.est")
     assert abs(record.value - 2.5) < 5 * record.standard_error
-    assert "def program(y, scale=1.0)" in record.origin.source
+    assert "def program(y, scale=1.0)" in record.provenance.source
     shown = invoke(folder, "show", "1.est")
     assert shown.exit_code == 0
     assert shown.stdout.strip() == record.summary().plain()
@@ -108,7 +108,7 @@ def test_merge_and_its_refusals(folder: Path) -> None:
     assert result.exit_code == 0
     merged = ep.load(folder / "both.est")
     assert json.loads(result.stdout) == merged.to_dict()
-    assert len(merged.origin.keys) == 2
+    assert len(merged.provenance.keys) == 2
     result = invoke(folder, "merge", "1.est", "1.est", "--output", "no.est")
     assert result.exit_code == 2
     assert "same random key" in result.stderr

@@ -12,7 +12,6 @@ import numpy as np
 import numpyro
 import numpyro.distributions as dist
 import pytest
-from estimand.model.coordinates import Integers
 from hypothesis import given
 from hypothesis import strategies as st
 from jax import lax
@@ -26,6 +25,7 @@ from scipy import stats as laws
 import estimand as ep
 from estimand import density as density_module
 from estimand.density import PathPoint, Terms, gradient_mode
+from estimand.model.numpyro.transforms import Integers
 from tests.stats import assert_proportion, assert_same_law, assert_unbiased
 
 RTOL = 1e-11
@@ -266,7 +266,7 @@ def test_terms_are_numpyros_potential_energy(name: str, rng_key: jax.Array) -> N
     density = density_of(model, *args)
 
     def energy(position: jax.Array) -> jax.Array:
-        params = {site.latent.name: site.take(position) for site in density.layout.sites}
+        params = {site.name: site.take(position) for site in density.layout.sites}
         return potential_energy(model, args, {}, params)
 
     positions = positions_of(density, rng_key)
@@ -473,7 +473,7 @@ def discrete(y: Any) -> Any:
 @pytest.mark.usefixtures("relaxed_ranks")
 def test_discrete_sites_come_last() -> None:
     density = density_of(discrete, 0.3)
-    assert [site.latent.name for site in density.layout.sites] == [
+    assert [site.name for site in density.layout.sites] == [
         *("x", "scale"),
         *("k", "counts", "flag"),
     ]
@@ -518,7 +518,7 @@ def test_discrete_draws_are_from_the_prior_given_the_position(rng_key: jax.Array
     density = density_of(discrete, 0.3)
     position = jnp.asarray(DISCRETE_POSITION)
     keys = jax.random.split(rng_key, NUM_DRAWS)
-    drawn, before, after = jax.jit(jax.vmap(lambda key: density.draw_discrete(key, position)))(keys)
+    drawn, before, after = jax.jit(jax.vmap(lambda key: density.redraw(key, position)))(keys)
     assert (drawn[:, :2] == position[:2]).all()
     for value, probability in enumerate([0.2, 0.5, 0.3]):
         assert_proportion(int((drawn[:, 2] == value).sum()), NUM_DRAWS, probability)
@@ -573,14 +573,14 @@ def integers(y: Any) -> Any:
     return first
 
 
-def test_spread_coordinates_are_all_continuous() -> None:
+def test_relaxed_coordinates_are_all_continuous() -> None:
     density = density_of(integers, 0.3)
-    assert density.layout.is_spreadable
-    spread = density.spread()
-    assert spread.layout.discrete_sites == ()
-    assert spread.layout.num_continuous == spread.dimension == 5
-    assert spread.layout.is_transformed.all()
-    spread.require_continuous("anything")
+    assert density.layout.is_relaxable
+    relaxed = density.relaxed()
+    assert relaxed.layout.discrete_sites == ()
+    assert relaxed.layout.num_continuous == relaxed.dimension == 5
+    assert relaxed.layout.is_transformed.all()
+    relaxed.require_continuous("anything")
 
 
 @pytest.mark.parametrize(
@@ -594,12 +594,12 @@ def test_spread_coordinates_are_all_continuous() -> None:
     ],
     ids=lambda item: type(item).__name__,
 )
-def test_a_spread_density_has_the_mass_of_each_value(law: Any, values: np.ndarray) -> None:
+def test_a_relaxed_density_has_the_mass_of_each_value(law: Any, values: np.ndarray) -> None:
     """Trapezoids over a fine grid of coordinates, whose steps cost 1e-3 of a value's mass."""
-    spread = density_of(lambda: numpyro.sample("k", law)).spread()
+    relaxed = density_of(lambda: numpyro.sample("k", law)).relaxed()
     grid = np.linspace(-14.0, 14.0, 400_001)[:, None]
-    log_prior = jax.jit(jax.vmap(lambda u: spread.terms(u).log_prior))(grid)
-    found = np.asarray(jax.jit(jax.vmap(spread.constrain))(grid)["k"])
+    log_prior = jax.jit(jax.vmap(lambda u: relaxed.terms(u).log_prior))(grid)
+    found = np.asarray(jax.jit(jax.vmap(relaxed.constrain))(grid)["k"])
     assert np.issubdtype(found.dtype, np.integer)
     width = grid[1, 0] - grid[0, 0]
     masses = [width * np.exp(np.asarray(log_prior))[found == value].sum() for value in values]
@@ -607,24 +607,24 @@ def test_a_spread_density_has_the_mass_of_each_value(law: Any, values: np.ndarra
     assert set(found) >= set(values)
 
 
-def test_spread_prior_draws(rng_key: jax.Array) -> None:
+def test_relaxed_prior_draws(rng_key: jax.Array) -> None:
     """Values are those of the plain draws of the same keys; places in the intervals are uniform."""
     density = density_of(integers, 0.3)
     keys = jax.random.split(rng_key, NUM_DRAWS)
     plain = jax.jit(jax.vmap(lambda key: density.draw_prior(key)[0]))(keys)
-    spread, terms = jax.jit(jax.vmap(density.spread().draw_prior))(keys)
-    np.testing.assert_array_equal(density.spread().in_plain_coordinates(spread), plain)
-    first = Integers(dist.DiscreteUniform(3, 5)).numbers(spread[:, 4])
+    relaxed, terms = jax.jit(jax.vmap(density.relaxed().draw_prior))(keys)
+    np.testing.assert_array_equal(density.relaxed().in_plain_coordinates(relaxed), plain)
+    first = Integers(dist.DiscreteUniform(3, 5)).numbers(relaxed[:, 4])
     assert_same_law(first - plain[:, 4], laws.uniform.cdf)
-    count = Integers(dist.Poisson(3.0)).numbers(spread[:, 1])
+    count = Integers(dist.Poisson(3.0)).numbers(relaxed[:, 1])
     assert_same_law(count - plain[:, 1], laws.uniform.cdf)
     log_likelihood = laws.norm.logpdf(0.3, plain[:, :2].sum(axis=1) + plain[:, 3])
     np.testing.assert_allclose(terms.log_likelihood, log_likelihood, rtol=RTOL)
 
 
 def test_integers_end_where_numbers_do() -> None:
-    spread = density_of(lambda: numpyro.sample("k", dist.Poisson(2.0))).spread()
-    terms = spread.terms(jnp.asarray([500.0]))
+    relaxed = density_of(lambda: numpyro.sample("k", dist.Poisson(2.0))).relaxed()
+    terms = relaxed.terms(jnp.asarray([500.0]))
     assert terms.log_prior == -jnp.inf
 
 
@@ -646,8 +646,9 @@ def test_outputs_in_the_order_of_the_labels() -> None:
     x = jnp.exp(jnp.asarray(0.3))
     expected = [3.0, 1.0, float(x), float(x**2), float(-x)]
     assert density.outputs(jnp.asarray([0.3])).tolist() == expected
-    assert density.outputs_at({"x": x}).tolist() == expected
-    assert ep.Density.of(expectation["b"][1][1]).outputs_at({"x": x}).tolist() == [float(x**2)]
+    assert density.model.assess({"x": x}, density.arrays).outputs.tolist() == expected
+    one = ep.Density.of(expectation["b"][1][1])
+    assert one.model.assess({"x": x}, one.arrays).outputs.tolist() == [float(x**2)]
 
 
 @pytest.mark.parametrize("output", range(5))
@@ -914,26 +915,26 @@ def sized(n: int, y: Any, shift: float = 0.0) -> Any:
     return x[0]
 
 
-def test_fresh_data_have_an_equal_layout() -> None:
+def test_fresh_data_have_an_equal_model() -> None:
     program = ep.expectation(sized)
-    layout = ep.Density.of(program(2, Y)).layout
+    model = ep.Density.of(program(2, Y)).model
     fresh = ep.Density.of(program(2, Y + 1.0))
-    assert fresh.layout == layout
-    assert hash(fresh.layout) == hash(layout)
+    assert fresh.model == model
+    assert hash(fresh.model) == hash(model)
     assert (np.asarray(fresh.arrays[0]) == Y + 1.0).all()
 
 
-def test_other_constants_have_another_layout() -> None:
+def test_other_constants_have_another_model() -> None:
     program = ep.expectation(sized)
-    layout = ep.Density.of(program(2, Y)).layout
-    assert ep.Density.of(program(3, Y)).layout != layout
-    assert ep.Density.of(program(2, Y, shift=1.0)).layout != layout
-    assert ep.Density.of(ep.expectation(sized)(2, Y)).layout != layout
+    model = ep.Density.of(program(2, Y)).model
+    assert ep.Density.of(program(3, Y)).model != model
+    assert ep.Density.of(program(2, Y, shift=1.0)).model != model
+    assert ep.Density.of(ep.expectation(sized)(2, Y)).model != model
 
 
 def test_numbers_are_data_where_they_can_be() -> None:
     program = ep.expectation(deterministic)
-    assert ep.Density.of(program(Y)).layout == ep.Density.of(program(Y[::-1])).layout
+    assert ep.Density.of(program(Y)).model == ep.Density.of(program(Y[::-1])).model
 
     @ep.expectation
     def scalar(y: Any) -> Any:
@@ -942,16 +943,16 @@ def test_numbers_are_data_where_they_can_be() -> None:
         return x
 
     two, three = ep.Density.of(scalar(2.0)), ep.Density.of(scalar(3.0))
-    assert two.layout == three.layout
+    assert two.model == three.model
     position = jnp.asarray([0.5])
     for density, y in ((two, 2.0), (three, 3.0)):
         log_likelihood = density.terms(position).log_likelihood
         np.testing.assert_allclose(log_likelihood, laws.norm.logpdf(y, 0.5), rtol=RTOL)
 
 
-def test_outputs_of_one_program_differ_in_layout() -> None:
+def test_outputs_of_one_program_have_models_of_their_own() -> None:
     first, second = ep.expectation(lambda: (numpyro.sample("x", dist.Normal(0, 1)), 2.0))()
-    assert ep.Density.of(first).layout != ep.Density.of(second).layout
+    assert ep.Density.of(first).model != ep.Density.of(second).model
 
 
 # Single precision --------------------------------------------------------------------------------

@@ -17,6 +17,8 @@ from scipy import stats as laws
 
 import estimand as ep
 from estimand.density import SOFTNESS, PathPoint, Terms
+from estimand.record.parts import used_evidence
+from estimand.runtime import LocalRuntime
 from estimand.sampling.tempering import from_prior, log_increments, next_temperature
 from problems import PROBLEMS
 from tests.parameters import product
@@ -102,11 +104,12 @@ def test_signs_of_outputs() -> None:
 def test_parts_that_are_known_to_be_zero_are_skipped(
     target: Callable, parts: list[str], truth: float, rng_key: jax.Array
 ) -> None:
-    run = ep.AdaptiveIS(max_evaluations=50_000).run(rng_key, normal(target))
-    assert [name for name, _ in run.evidence] == parts
-    figures = run.figures[0]
-    assert_estimate(figures.value, figures.standard_error, truth, degrees=figures.degrees)
-    absent = figures.log_z1_plus if truth < 0 else figures.log_z1_minus
+    method = ep.AdaptiveIS(max_evaluations=50_000)
+    run = method.run(rng_key, normal(target), LocalRuntime())
+    assert [used.name for used in used_evidence(run)] == parts
+    output = run.outputs[0]
+    assert_estimate(output.value, output.standard_error, truth, degrees=output.degrees)
+    absent = output.parts.log_z("plus" if truth < 0 else "minus")
     assert (absent == -math.inf) is (len(parts) == 2)
 
 
@@ -230,10 +233,10 @@ def test_rare_events_to_one_percent(name: str, seed: int) -> None:
     expectation, truths = RARE[name]
     result = ep.estimate_expectation(expectation, rng_key=seed, throw=False)
     assert result.run.notes == ()
-    for figures, truth in zip(result.run.figures, np.atleast_1d(truths), strict=True):
-        assert figures.status is ep.Status.ok
-        assert 0 < figures.standard_error < 0.01 * truth
-        assert_estimate(figures.value, figures.standard_error, truth, degrees=figures.degrees)
+    for output, truth in zip(result.outputs, np.atleast_1d(truths), strict=True):
+        assert output.status is ep.Status.ok
+        assert 0 < output.standard_error < 0.01 * truth
+        assert_estimate(output.value, output.standard_error, truth, degrees=output.degrees)
 
 
 @pytest.mark.parametrize(
@@ -252,7 +255,7 @@ def test_an_event_that_never_happens(target: Callable) -> None:
     assert result.status is ep.Status.no_mass_found
     assert result.standard_error == math.inf
     assert "no mass found" in str(result)
-    assert result.run.figures[0].upper_bound < 1e-3
+    assert result.outputs[0].upper_bound < 1e-3
     if result.output.is_indicator[0]:
         low, high = result.interval()
         assert low == 0.0 < high < 1e-3

@@ -39,33 +39,33 @@ def assert_outcome(result: ep.Estimate, outcome: Told | Right) -> None:
         assert outcome.status.name in str(result)
         return
     truths = np.ravel(outcome.truth)
-    for figures, truth in zip(result.run.figures, truths, strict=True):
-        assert figures.status is ep.Status.ok, str(result)
-        assert_agrees(figures, truth)
+    for output, truth in zip(result.outputs, truths, strict=True):
+        assert output.status is ep.Status.ok, str(result)
+        assert_agrees(output, truth)
 
 
-def assert_agrees(figures: Any, truth: float) -> None:
+def assert_agrees(output: Any, truth: float) -> None:
     """By the estimate's own error, or exactly where there is none."""
-    if figures.standard_error <= 1e-12 * abs(truth):
-        assert figures.value == pytest.approx(truth, rel=1e-9)
+    if output.standard_error <= 1e-12 * abs(truth):
+        assert output.value == pytest.approx(truth, rel=1e-9)
         return
     # In units of the truth, because the test squares.
     unit = abs(truth) or 1.0
     assert_estimate(
-        figures.value / unit, figures.standard_error / unit, truth / unit, degrees=figures.degrees
+        output.value / unit, output.standard_error / unit, truth / unit, degrees=output.degrees
     )
 
 
 def assert_honest(result: ep.Estimate) -> None:
     """Never a silent NaN, and never 0 ± 0."""
-    for figures, bounds in zip(result.run.figures, result.bounds(), strict=True):
-        assert math.isfinite(figures.value)
-        assert figures.standard_error >= 0
+    for output, bounds in zip(result.outputs, result.bounds(), strict=True):
+        assert math.isfinite(output.value)
+        assert output.standard_error >= 0
         assert not np.isnan(bounds).any()
-        assert bounds[0] <= figures.value <= bounds[1]
-        assert (figures.value, figures.standard_error) != (0.0, 0.0)
-        if figures.status is ep.Status.ok:
-            assert math.isfinite(figures.standard_error)
+        assert bounds[0] <= output.value <= bounds[1]
+        assert (output.value, output.standard_error) != (0.0, 0.0)
+        if output.status is ep.Status.ok:
+            assert math.isfinite(output.standard_error)
 
 
 def test_the_table_is_large() -> None:
@@ -107,4 +107,4 @@ def test_thousands_of_outputs() -> None:
     method = ep.SelfNormalised(ep.ImportanceSampling(num_samples=2000))
     result = ep.estimate_expectation(expectation, method)
     for k in (0, 2999):
-        assert_agrees(result.run.figures[k], 1.5 * (k + 1))
+        assert_agrees(result.outputs[k], 1.5 * (k + 1))

@@ -74,9 +74,9 @@ def assert_same(
 
 def assert_right(result: ep.Estimate, truth: float) -> None:
     """The estimate is ok and agrees with the truth by its own error."""
-    figures = result.run.figures[0]
+    output = result.outputs[0]
     assert result.status is ep.Status.ok, str(result)
-    assert_estimate(figures.value, figures.standard_error, truth, degrees=figures.degrees)
+    assert_estimate(output.value, output.standard_error, truth, degrees=output.degrees)
 
 
 # Scales of f -------------------------------------------------------------------------------------

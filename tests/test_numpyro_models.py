@@ -77,15 +77,15 @@ def estimate(name: str, args: tuple) -> ep.Estimate:
 
 def assert_agrees(result: ep.Estimate, truth: float, error: float = 0.0) -> None:
     """The estimate is the truth, which is itself known up to a standard error."""
-    figures = result.run.figures[0]
-    both = math.hypot(figures.standard_error, error)
-    assert_estimate(figures.value, both, truth, degrees=figures.degrees)
+    output = result.outputs[0]
+    both = math.hypot(output.standard_error, error)
+    assert_estimate(output.value, both, truth, degrees=output.degrees)
 
 
 def assert_honest(result: ep.Estimate, truth: float, error: float = 0.0) -> None:
     """An estimate that is ok, or that claims to be narrow, agrees; all others say why."""
-    figures = result.run.figures[0]
-    is_narrow = figures.standard_error < NARROW * abs(figures.value)
+    output = result.outputs[0]
+    is_narrow = output.standard_error < NARROW * abs(output.value)
     if result.status or is_narrow:
         assert_agrees(result, truth, error)
     else:

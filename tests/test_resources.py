@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import concurrent.futures
+import contextlib
 import dataclasses
 import gc
 import json
 import math
 import os
+import re
 import resource
 import signal
 import subprocess
@@ -26,11 +28,14 @@ import numpyro.distributions as dist
 import pytest
 
 import estimand as ep
+from estimand.methods import Run
 from estimand.methods.adaptive import draws as importance
 from estimand.methods.adaptive.draws import Draws
-from estimand.runtime.compilation import CompilationClock
-from estimand.runtime.progress import Progress, listening
+from estimand.methods.protocol import interrupted
+from estimand.runtime import CompilationClock, Listener, Progress, journal
+from estimand.trust import Finding, OutputEstimate
 from problems.figure1 import figure1
+from tests.same import assert_same_outputs
 from tests.stats import assert_estimate
 
 QUICK = ep.TABI(ep.ImportanceSampling(num_samples=500))
@@ -173,26 +178,50 @@ def test_a_budget_of_seconds_is_kept(goal: float) -> None:
 
 
 class Interrupt:
-    """Presses Ctrl-C when a method says that it is at a stage for the n-th time."""
+    """Presses Ctrl-C when a method says that it is at a stage for the n-th time.
 
-    def __init__(self, stage: str, count: int = 1):
-        self.stage, self.left = stage, count
+    With a signal, which is obeyed at the next safe point; or as a listener that raises.
+    """
+
+    def __init__(self, stage: str, count: int = 1, by_signal: bool = False):
+        self.stage, self.left, self.by_signal = stage, count, by_signal
 
     def __call__(self, progress: Progress) -> None:
         self.left -= progress.stage.startswith(self.stage)
         if self.left == 0:
             self.left = -1
-            raise KeyboardInterrupt
+            if not self.by_signal:
+                raise KeyboardInterrupt
+            os.kill(os.getpid(), signal.SIGINT)
 
 
+@contextlib.contextmanager
+def listening(listener: Listener) -> Iterator[None]:
+    """The listener in the place of the bar, and Ctrl-C with its usual meaning."""
+
+    @contextlib.contextmanager
+    def heard(_: bool | None) -> Iterator[Listener]:
+        yield listener
+
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr("estimand.estimate.bar", heard)
+            yield
+        assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+@pytest.mark.parametrize("by_signal", [False, True], ids=["by a listener", "by a signal"])
 @pytest.mark.parametrize(("stage", "count"), [("fitting", 1), ("integrating", 2)])
-def test_ctrl_c_returns_what_is_known(stage: str, count: int) -> None:
+def test_ctrl_c_returns_what_is_known(stage: str, count: int, by_signal: bool) -> None:
     method = ep.Auto(relative_error=1e-9)
-    with listening(Interrupt(stage, count)):
+    with listening(Interrupt(stage, count, by_signal)):
         result = estimate(method)
-    assert result.status is ep.Status.not_converged
-    assert result.run.notes == ("interrupted: this was known by then",)
-    assert "interrupted" in str(result)
+    assert result.status is ep.Status.interrupted
+    assert result.findings[0][-1].check == "interruption"
+    assert re.search(r"interrupted: stopped by Ctrl-C after \d+\.\d s", str(result))
     assert 0 < result.num_evaluations < 200_000
     assert_estimate(result.value, result.standard_error, 2.5, degrees=15)
     assert result.standard_error < 0.5
@@ -205,10 +234,10 @@ def test_an_interrupted_run_is_not_enough_by_itself() -> None:
         first = estimate(ep.Auto())
     assert first.standard_error < 0.025
     assert first.refine(relative_error=0.01, max_evaluations=1, throw=False).status is (
-        ep.Status.not_converged
+        ep.Status.interrupted
     )
     result = first.refine(relative_error=0.01)
-    assert len(result.origin.keys) == 2
+    assert len(result.provenance.keys) == 2
     assert result.status
 
 
@@ -225,11 +254,52 @@ def test_ctrl_c_before_anything_is_known() -> None:
 
 
 def test_ctrl_c_with_a_checkpoint_keeps_the_file(tmp_path: Path) -> None:
-    """The same call resumes; nothing partial is returned as the result."""
+    """What is known is returned, and nothing partial is kept as the result: the call resumes."""
     path, method = tmp_path / "run.est", ep.Auto(max_evaluations=50_000)
-    with listening(Interrupt("fitting")), pytest.raises(KeyboardInterrupt):
+    with listening(Interrupt("fitting", by_signal=True)):
+        partial = estimate(method, checkpoint=path)
+    assert partial.status is ep.Status.interrupted
+    assert path.read_bytes().startswith(journal.MAGIC)
+    whole = estimate(method)
+    assert_same_outputs(estimate(method, checkpoint=path).outputs, whole.outputs)
+    assert_same_outputs(estimate(method, checkpoint=path).outputs, ep.load(path).outputs)
+
+
+def test_ctrl_c_with_a_checkpoint_before_anything_is_known(tmp_path: Path) -> None:
+    path, method = tmp_path / "run.est", ep.Auto(max_evaluations=50_000)
+    with listening(Interrupt("drawing from the prior")), pytest.raises(KeyboardInterrupt):
         estimate(method, checkpoint=path)
-    assert estimate(method, checkpoint=path).run.figures == estimate(method).run.figures
+    assert path.read_bytes().startswith(journal.MAGIC)
+
+
+def test_ctrl_c_marks_the_outputs_that_were_not_finished() -> None:
+    """One that a route had finished with `ok` stays as it is."""
+    poor = Finding(ep.Status.low_ess, None, "few", "size")
+    begun = OutputEstimate(1.0, 0.1)
+    outputs = (
+        begun._replace(route="a mixture"),
+        begun._replace(route="a mixture").with_findings([poor]),
+        begun,
+    )
+    done = interrupted(Run(outputs, 100, 0), 12.34)
+    stopped = Finding(ep.Status.interrupted, None, "stopped by Ctrl-C after 12.3 s", "interruption")
+    assert [output.findings for output in done.outputs] == [(), (poor, stopped), (stopped,)]
+
+
+def test_an_interrupted_nan_is_not_kept_as_the_result(tmp_path: Path) -> None:
+    """`nan_density` is more severe; the run was cut short all the same."""
+
+    @ep.expectation
+    def broken() -> Any:
+        return jnp.log(numpyro.sample("x", dist.Normal(0.0, 1.0)))
+
+    path, method = tmp_path / "run.est", ep.AdaptiveIS(relative_error=1e-9)
+    with listening(Interrupt("integrating", 2)):
+        result = ep.estimate_expectation(broken(), method, throw=False, checkpoint=path)
+    statuses = {finding.status for finding in result.findings[0]}
+    assert {ep.Status.nan_density, ep.Status.interrupted} <= statuses
+    assert result.status is ep.Status.nan_density
+    assert path.read_bytes().startswith(journal.MAGIC)
 
 
 def test_ctrl_c_while_refining_keeps_the_estimate() -> None:
@@ -237,12 +307,12 @@ def test_ctrl_c_while_refining_keeps_the_estimate() -> None:
     with listening(Interrupt("further run", 3)):
         result = first.refine(relative_error=1e-6, throw=False)
     assert result.status is ep.Status.not_converged
-    assert len(result.origin.keys) == 3
+    assert len(result.provenance.keys) == 3
     assert result.num_evaluations == 3 * first.num_evaluations
 
 
 @pytest.mark.slow
-def test_a_later_route_that_is_interrupted_leaves_the_earlier_figures() -> None:
+def test_a_later_route_that_is_interrupted_leaves_the_earlier_outputs() -> None:
     """The mixture cannot reach the error; the islands after it are interrupted."""
     method = ep.Auto(relative_error=1e-9, max_evaluations=1_000_000)
     with listening(Interrupt("by SMC")):
@@ -257,8 +327,7 @@ import jax
 jax.config.update("jax_enable_x64", True)
 import signal
 import estimand as ep
-from estimand.runtime.progress import listening
-from tests.test_resources import cube
+from tests.test_resources import cube, listening
 
 # Shells start background jobs with the signal ignored.
 signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -284,7 +353,7 @@ def test_a_signal_ends_a_run_with_its_estimate() -> None:
         child.send_signal(signal.SIGINT)
         text = child.stdout.read()
     result = json.loads(text[text.index("{") :])
-    assert result["status"] == "not_converged"
+    assert result["status"] == "interrupted"
     assert abs(result["outputs"][0]["value"] - 2.5) < 0.01
 
 
@@ -331,19 +400,22 @@ def programs(tag: str) -> Iterator[tuple[str, ep.ExpectationProgram]]:
         yield f"{tag}{k}", program
 
 
-def figures_of(program: ep.ExpectationProgram) -> Any:
-    return ep.estimate_expectation(program(2.0), QUICK, throw=False).run.figures
+def outputs_of(program: ep.ExpectationProgram) -> tuple[OutputEstimate, ...]:
+    return ep.estimate_expectation(program(2.0), QUICK, throw=False).outputs
 
 
 def test_threads_give_the_same_as_one_after_another() -> None:
-    one_by_one = [figures_of(program) for _, program in programs("alone")]
+    one_by_one = [outputs_of(program) for _, program in programs("alone")]
     with concurrent.futures.ThreadPoolExecutor(4) as pool:
-        at_once = list(pool.map(figures_of, [program for _, program in programs("at once")]))
-    assert at_once == one_by_one
+        at_once = list(pool.map(outputs_of, [program for _, program in programs("at once")]))
+    for mine, theirs in zip(at_once, one_by_one, strict=True):
+        assert_same_outputs(mine, theirs)
     with concurrent.futures.ThreadPoolExecutor(4) as pool:
         one_program = next(programs("shared"))[1]
-        repeated = list(pool.map(figures_of, [one_program] * 8))
-    assert repeated == one_by_one[:1] * 8
+        repeated = list(pool.map(outputs_of, [one_program] * 8))
+    assert len(repeated) == 8
+    for outputs in repeated:
+        assert_same_outputs(outputs, one_by_one[0])
 
 
 SAME = """

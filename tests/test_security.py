@@ -20,8 +20,9 @@ import numpyro.distributions as dist
 import pytest
 
 import estimand as ep
+from estimand.record import Contents, with_parts
 from estimand.record import storage as records
-from estimand.record.record import Contents
+from estimand.trust import Finding, Status
 
 SOURCE = Path(ep.__file__).parent
 
@@ -167,20 +168,25 @@ TEXT = "<img src=x onerror=alert(1)>\"'&"
 
 
 def test_every_text_of_a_record_is_escaped() -> None:
-    """Names of program, outputs and sites, method, notes, keys, versions and source."""
+    """Names of program, outputs and sites, method, notes, findings, keys, versions and source."""
     result = estimate()
     output = dataclasses.replace(result.output, labels=(TEXT, f"['{TEXT}']"))
+    finding = Finding(Status.heavy_tailed, TEXT, TEXT, TEXT)
+    outputs = tuple(
+        output._replace(route=TEXT).with_findings([finding])
+        for output in with_parts(result.outputs, result.parts)
+    )
     draws = tuple(item._replace(sites={TEXT: item.sites["x"]}) for item in result.draws)
-    origin = dataclasses.replace(
-        result.origin, source=TEXT, keys=(TEXT,), created=TEXT, versions={TEXT: TEXT}
+    provenance = dataclasses.replace(
+        result.provenance, source=TEXT, keys=(TEXT,), created=TEXT, versions={TEXT: TEXT}
     )
     hostile = dataclasses.replace(
         result,
         program=TEXT,
         method=TEXT,
         output=output,
-        origin=origin,
-        run=result.run._replace(notes=(TEXT,), evidence=()),
+        provenance=provenance,
+        run=result.run._replace(outputs=outputs, notes=(TEXT,)),
         density=None,
         contents=Contents(result.parts, draws, result.paths),
     )

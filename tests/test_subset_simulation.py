@@ -10,6 +10,7 @@ import pytest
 import estimand as ep
 from benchmarks.events import EVENTS, PriorMonteCarlo, subset
 from benchmarks.subset_simulation import Space, evaluate, relative_variance, run_chains
+from estimand.runtime import LocalRuntime
 from problems.known import known
 from tests import stats
 
@@ -35,20 +36,19 @@ def test_margins_are_the_programs_events(name: str, rng_key: jax.Array) -> None:
 def test_mean_of_runs(name: str, rng_key: jax.Array) -> None:
     problem, method = known(name), subset(EVENTS[name], 2000)
     density = ep.Density.of(problem.expectation)
-    runs = [method.run(key, density) for key in jax.random.split(rng_key, NUM_RUNS)]
-    ratios = np.array([run.figures[0].value for run in runs]) / problem.values[0]
+    runs = [method.run(key, density, LocalRuntime()) for key in jax.random.split(rng_key, NUM_RUNS)]
+    ratios = np.array([run.outputs[0].value for run in runs]) / problem.values[0]
     stats.assert_mean(ratios, 1.0)
     # The literature's coefficient of variation at this size is 0.13 to 0.3 for such events.
     assert ratios.std() < 0.4
-    reported = np.array([run.figures[0].standard_error for run in runs]) / problem.values[0]
+    reported = np.array([run.outputs[0].standard_error for run in runs]) / problem.values[0]
     assert 0.5 < ratios.std() / reported.mean() < 2
 
 
 def test_cost(rng_key: jax.Array) -> None:
     """A level's seeds are not evaluated again: 2,000, then 1,800 for each of two more levels."""
-    run = subset(EVENTS["four_branch"], 2000).run(
-        rng_key, ep.Density.of(known("four_branch").expectation)
-    )
+    density = ep.Density.of(known("four_branch").expectation)
+    run = subset(EVENTS["four_branch"], 2000).run(rng_key, density, LocalRuntime())
     assert (run.num_evaluations, run.num_gradients) == (5600, 0)
     assert run.notes == ("3 levels",)
 
@@ -77,8 +77,9 @@ def test_relative_variance_of_independent_and_of_constant_chains() -> None:
 
 def test_prior_monte_carlo(rng_key: jax.Array) -> None:
     problem = known("four_branch")
-    run = PriorMonteCarlo(num_samples=200_000).run(rng_key, ep.Density.of(problem.expectation))
-    count = round(run.figures[0].value * 200_000)
+    density = ep.Density.of(problem.expectation)
+    run = PriorMonteCarlo(num_samples=200_000).run(rng_key, density, LocalRuntime())
+    count = round(run.outputs[0].value * 200_000)
     stats.assert_proportion(count, 200_000, problem.values[0])
     assert (run.num_evaluations, run.num_gradients) == (200_000, 0)
 

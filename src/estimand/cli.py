@@ -287,7 +287,7 @@ _max_seconds = click.option(
     type=click.FloatRange(0, min_open=True),
     default=math.inf,
     show_default=True,
-    help="Time after which no further round is begun.",
+    help="Time limit; when it is reached, what is known by then is returned.",
 )
 _json = click.option("--json", "as_json", is_flag=True, help="Print JSON instead of tables.")
 _double = click.option("--double", is_flag=True, help="Compute in double precision.")

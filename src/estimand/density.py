@@ -23,7 +23,7 @@ from estimand.target import Reading, SignedLog, read
 GRADIENT_COST = 3
 # Up to this many continuous dimensions a gradient is taken in forward mode, above it in reverse
 # mode; programs with loops keep forward mode longer, because reverse mode stores every iteration.
-# benchmarks/gradient_mode.py measures both; docs/performance.md has the figures.
+# benchmarks/gradient_mode.py measures both; docs/performance.md has the numbers.
 FORWARD_MODE_DIMENSIONS = {"straight": 1, "with loops": 4}
 # How soft comparisons are on the rungs of a ladder, relative to their spread in prior draws.
 SOFTNESS = tuple(4.0**-k for k in range(8))
@@ -153,7 +153,7 @@ class Density:
         """The same with coordinates (x − location) / scale where a prior has these.
 
         They are the "non-centred" ones: a hierarchy whose scale is itself unknown, a funnel in
-        the model's own coordinates, starts from a standard law in these.
+        the model's own coordinates, starts from a standard distribution in these.
         """
         return self._in_coordinates(self.model.coordinates._replace(is_standardised=True))
 

@@ -38,7 +38,7 @@ from estimand.view import Diagnosis, Summary, diagnose, estimate_text, summarise
 if TYPE_CHECKING:
     from xarray import DataTree
 
-# The names under which the draws of a density can be asked for.
+# The names that `samples` takes for each density.
 _DRAWN = {"posterior": "gamma2"} | {name: name for name in PARTS}
 
 
@@ -108,7 +108,7 @@ class Estimate(Record):
 
     @functools.cached_property
     def diagnoses(self) -> tuple[Diagnosis, ...]:
-        """For every output what speaks for and against its estimate, and a verdict."""
+        """For every output the evidence for and against its estimate, and a verdict."""
         return diagnose(self)
 
     def summary(self) -> Summary:
@@ -466,7 +466,10 @@ def _resumed(
         estimate = maker.made(key, provenance, book)
         seconds = book.seconds - estimate.compile_seconds
     estimate = dataclasses.replace(estimate, run_seconds=seconds)
-    if Status.interrupted not in estimate.statuses:
+    is_interrupted = any(
+        finding.check == "interruption" for findings in estimate.findings for finding in findings
+    )
+    if not is_interrupted:
         estimate.save(path)
     return estimate
 

@@ -15,6 +15,7 @@ import scipy.stats
 
 import estimand as ep
 from estimand.density import Density, PathPoint
+from tests.kernels.mutants import without_jacobian
 from tests.parameters import product
 from tests.stats import assert_proportion, assert_same_law
 
@@ -158,16 +159,8 @@ def test_kernel_leaves_its_target_invariant(
 
 
 def test_assertion_detects_a_kernel_without_jacobian(seed: int, rng_key: jax.Array) -> None:
-    class ForgetsJacobian(Density):
-        def terms(self, position: jax.Array) -> Any:
-            sites, _ = self._trace(self._substitution(position))
-            return super().terms(position)._replace(log_prior=self._log_densities(sites, None)[0])
-
     density = Density.of(ep.expectation(bounded)()).part("gamma1_plus")
-    mutant = ForgetsJacobian(density.layout, density.arrays, density.sign, density.output)
-    jax.tree_util.register_dataclass(
-        ForgetsJacobian, data_fields=["arrays", "sign", "output", "scales"], meta_fields=["layout"]
-    )
+    mutant = without_jacobian(density)
     draws = jnp.asarray(_bounded_law(1.0).rvs(NUM_CHAINS, random_state=seed))
     positions, _ = jax.vmap(density.terms_at)({"share": draws})
     moved, _ = run_kernel(ep.RandomWalk(scale=0.8), mutant, positions, 1.0, rng_key)

@@ -14,6 +14,7 @@ import pytest
 
 import estimand as ep
 from problems import IMPROPER, PROBLEMS, gaussian
+from tests.same import assert_same_outputs
 from tests.stats import assert_estimate
 
 
@@ -79,10 +80,10 @@ def test_eight_schools() -> None:
     assert isinstance(problem.value, tuple)
     for seed in range(3):
         result = ep.estimate_expectation(expectation, rng_key=seed, throw=False)
-        for figures, truth in zip(result.run.figures, problem.value, strict=True):
-            assert figures.status is ep.Status.ok
-            assert_estimate(figures.value, figures.standard_error, truth, degrees=figures.degrees)
-            assert figures.standard_error < 0.015 * truth
+        for output, truth in zip(result.outputs, problem.value, strict=True):
+            assert output.status is ep.Status.ok
+            assert_estimate(output.value, output.standard_error, truth, degrees=output.degrees)
+            assert output.standard_error < 0.015 * truth
 
 
 @pytest.mark.slow
@@ -158,7 +159,8 @@ def test_time_is_kept() -> None:
     """An error that a thousand million evaluations might reach, and no time for them."""
     method = ep.Auto(relative_error=3e-6, max_evaluations=10**9, max_seconds=1.0)
     result = ep.estimate_expectation(bound("figure1"), method, throw=False)
-    assert result.status is ep.Status.not_converged
+    # Cut short, or stopped where another round would not fit, whichever came first.
+    assert result.status in (ep.Status.interrupted, ep.Status.not_converged)
     assert result.run_seconds < 10.0
     assert spent(result) < 10**7
     assert abs(result.value - 2.5) < 5 * result.standard_error
@@ -170,7 +172,7 @@ def test_same_key_same_result() -> None:
         ep.estimate_expectation(bound("figure1"), method, rng_key=key, throw=False)
         for key in (1, 1, 2)
     )
-    assert one.run.figures == same.run.figures
+    assert_same_outputs(one.outputs, same.outputs)
     assert one.value != other.value
 
 
@@ -207,7 +209,7 @@ def test_a_hundred_dimensions(is_double: bool) -> None:
     with jax.enable_x64(is_double):
         expectation = ep.expectation(problem.model)(*problem.args)
         result = ep.estimate_expectation(expectation, throw=False)
-    figures, truth = result.run.figures[0], problem.value
+    output, truth = result.outputs[0], problem.value
     assert result.status in (ep.Status.ok, ep.Status.not_converged)
-    assert 0 < figures.standard_error < 0.01 * truth
-    assert_estimate(figures.value, figures.standard_error, truth, degrees=figures.degrees)
+    assert 0 < output.standard_error < 0.01 * truth
+    assert_estimate(output.value, output.standard_error, truth, degrees=output.degrees)

@@ -12,13 +12,15 @@ import numpy as np
 import numpyro
 import numpyro.distributions as dist
 import pytest
-from estimand.model.coordinates import Stretch, _changes, location_scale
 from numpyro import handlers
 from numpyro.contrib.control_flow import scan
 from numpyro.infer.util import log_density
 from scipy import stats as laws
 
 import estimand as ep
+from estimand.model import NumpyroModel
+from estimand.model.numpyro.model import _changes
+from estimand.model.numpyro.transforms import Stretch, location_scale
 from problems import PROBLEMS
 from tests.stats import assert_same_law, assert_unbiased
 
@@ -237,7 +239,7 @@ def test_coordinates_at_an_edge_are_stretched(rng_key: jax.Array) -> None:
     positions = jax.random.normal(rng_key, (4, density.dimension))
     moved = np.asarray(density.in_plain_coordinates(positions))
     stretched = np.asarray(Stretch()(positions))
-    assert [site.latent.name for site in density.layout.sites] == ["share", "rate", "x", "low"]
+    assert [site.name for site in density.layout.sites] == ["share", "rate", "x", "low"]
     np.testing.assert_allclose(moved[:, [0, 5]], stretched[:, [0, 5]], rtol=RTOL)
     np.testing.assert_allclose(moved[:, 1], np.log(2.0) + stretched[:, 1], rtol=RTOL)
     assert (moved[:, 2:5] != stretched[:, 2:5]).all()
@@ -414,10 +416,11 @@ def test_a_masked_element_that_matters_has_no_factor(
 def test_which_masked_elements_matter() -> None:
     """They are looked for by a program that is compiled once."""
     program = ep.expectation(partly_used)
-    (place,) = ep.Density.of(program(np.zeros(4))).layout.sites
-    assert place.is_freed == (True, False, True, True)  # the first one is not masked
+    model = ep.Density.of(program(np.zeros(4))).model
+    assert isinstance(model, NumpyroModel)
+    assert model.freed == (("x", (True, False, True, True)),)  # the first one is not masked
     count: Callable[[], int] = _changes._cache_size  # type: ignore[attr-defined]
     compiled = count()
-    (again,) = ep.Density.of(program(np.ones(4))).layout.sites
-    assert again == place
+    again = ep.Density.of(program(np.ones(4))).model
+    assert again == model
     assert count() == compiled

@@ -40,7 +40,8 @@ def returning(f: Callable[[Any], Any]) -> ep.ExpectationProgram:
 def outputs_at(expectation: ep.Expectation, **values: Any) -> list[float]:
     """Every output of a bound program for given values of its latents."""
     density = ep.Density.of(expectation)
-    return density.outputs_at({name: jnp.asarray(v) for name, v in values.items()}).tolist()
+    arrays = {name: jnp.asarray(value) for name, value in values.items()}
+    return density.model.assess(arrays, density.arrays).outputs.tolist()
 
 
 def log_likelihood(expectation: ep.Expectation, position: list[float]) -> float:

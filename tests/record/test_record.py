@@ -23,12 +23,19 @@ import pytest
 
 import estimand as ep
 from estimand.density import Density
-from estimand.methods.protocol import Run
-from estimand.methods.tabi import combine
-from estimand.record import provenance as origin
-from estimand.record import record
+from estimand.methods import Run
+from estimand.record import Provenance
 from estimand.record import storage as io
-from estimand.trust.evidence import evidence_from_weights
+from estimand.record.draws import thin
+from estimand.record.provenance import digest
+from estimand.sampling import log_mean
+from estimand.trust import (
+    Finding,
+    OutputEstimate,
+    Parts,
+    combine,
+    evidence_from_weights,
+)
 from problems import PROBLEMS
 from problems.figure1 import figure1
 from tests.stats import assert_coverage, assert_mean, assert_same_law, assert_standard_errors
@@ -76,14 +83,14 @@ def test_thinning_keeps_means_and_heavy_draws(seed: int) -> None:
     truth = np.sum(np.exp(log_weights) * f)
     sums = []
     for _ in range(2000):
-        chosen, kept = record.thin(log_weights, 100, rng)
+        chosen, kept = thin(log_weights, 100, rng)
         assert chosen.size <= 100
         assert np.unique(chosen).size == chosen.size
         heaviest = np.argmax(log_weights)
         assert kept[chosen == heaviest] == pytest.approx(log_weights[heaviest])
         sums.append(np.sum(np.exp(kept) * f[chosen]))
     assert_mean(sums, truth)
-    chosen, kept = record.thin(log_weights, 5000, rng)
+    chosen, kept = thin(log_weights, 5000, rng)
     np.testing.assert_array_equal(chosen, np.arange(3000))
     np.testing.assert_array_equal(kept, log_weights[:3000])
 
@@ -133,13 +140,13 @@ def test_parts_match_the_evidence() -> None:
         assert np.isnan(part.acceptance[0, [0, -1]]).all()
         assert (part.acceptance[0, 1:-1] > 0).all()
         assert part.replicate_log_z.shape == (16,)
-        assert record.log_mean(part.replicate_log_z) == pytest.approx(part.log_z, abs=0.1)
+        assert log_mean(part.replicate_log_z) == pytest.approx(part.log_z, abs=0.1)
     islands = estimate("cube islands").part("gamma2")
     assert islands is not None
     assert islands.betas.shape[0] == 6
     assert islands.betas[0, np.isfinite(islands.betas[0])][-1] == 1.0
     assert islands.replicate_log_z.size == 6
-    assert record.log_mean(islands.replicate_log_z) == pytest.approx(islands.log_z)
+    assert log_mean(islands.replicate_log_z) == pytest.approx(islands.log_z)
 
 
 def test_temperature_path_of_effective_sizes() -> None:
@@ -184,12 +191,13 @@ def test_a_part_without_error_leaves_a_path() -> None:
     assert path.value[0] == pytest.approx(weights[:first].mean())
 
 
-def test_a_part_that_another_route_replaced_is_not_kept() -> None:
+def test_an_output_that_another_route_replaced_brings_its_parts_with_it() -> None:
+    """Evidence and estimate are one thing: no part of the old route is kept."""
     first, second = estimate("cube TABI", 1), estimate("cube TABI", 2)
-    run = first.run._replace(evidence=second.run.evidence + first.run.evidence)
-    both = dataclasses.replace(first, run=run)
-    assert [part.log_z for part in both.parts] == [part.log_z for part in first.parts]
-    assert both.paths[0].value[-1] == pytest.approx(first.value)
+    both = dataclasses.replace(first, run=first.run._replace(outputs=second.outputs))
+    assert [part.log_z for part in both.parts] == [part.log_z for part in second.parts]
+    assert [part.log_z for part in both.parts] != [part.log_z for part in first.parts]
+    assert both.paths[0].value[-1] == pytest.approx(second.value)
 
 
 # --- files ---
@@ -204,14 +212,18 @@ def test_a_record_survives_a_round_trip(name: str, tmp_path: Path) -> None:
     assert str(jax.tree.structure(loaded.value)) == str(jax.tree.structure(result.value))
     for get in (lambda r: r.value, lambda r: r.standard_error, lambda r: r.interval()):
         jax.tree.map(np.testing.assert_array_equal, get(loaded), get(result))
-    for mine, theirs in zip(result.run.figures, loaded.run.figures, strict=True):
+    for mine, theirs in zip(result.outputs, loaded.outputs, strict=True):
         assert mine.status is theirs.status
-        numbers = [[float(x) for x in f if not isinstance(x, ep.Status)] for f in (mine, theirs)]
-        np.testing.assert_array_equal(numbers[0], numbers[1])
+        assert mine.findings == theirs.findings
+        assert mine.route == theirs.route
+        # repr, because NaN is not itself.
+        assert repr(mine._replace(parts=Parts())) == repr(theirs._replace(parts=Parts()))
+        for field in Parts._fields:
+            np.testing.assert_array_equal(mine.parts.log_z(field), theirs.parts.log_z(field))
     assert loaded.status is result.status
     assert str(loaded) == str(result)
     assert loaded.to_json() == result.to_json()
-    assert loaded.origin == result.origin
+    assert loaded.provenance == result.provenance
     assert loaded.density is None
     assert len(loaded.parts) == len(result.parts)
     for kept, read in zip(result.draws, loaded.draws, strict=True):
@@ -244,7 +256,8 @@ def test_loading_needs_no_program(tmp_path: Path) -> None:
     code = (
         "import sys, estimand as ep; r = ep.load(sys.argv[1]); print(r.value);"
         "print(r.samples('gamma1_plus', num_samples=3)['x'].shape);"
-        "assert 'def figure1' in r.origin.source; assert 'numpyro.sample' in r.origin.source"
+        "source = r.provenance.source;"
+        "assert 'def figure1' in source; assert 'numpyro.sample' in source"
     )
     out = subprocess.run(
         [sys.executable, "-c", code, str(tmp_path / "r.est")],
@@ -273,12 +286,16 @@ def test_damaged_and_foreign_files_are_refused(tmp_path: Path, seed: int) -> Non
     bad.write_bytes(data + b"x")
     with pytest.raises(ep.RecordError, match="damaged"):
         ep.load(bad)
-    bad.write_bytes(data.replace(b"record 1 ", b"record 2 ", 1))
-    with pytest.raises(ep.RecordError, match=r"version 2.*newer estimand"):
+    assert data.startswith(b"estimand-record 2 ")
+    bad.write_bytes(data.replace(b"record 2 ", b"record 3 ", 1))
+    with pytest.raises(ep.RecordError, match=r"version 3.*newer estimand"):
+        ep.load(bad)
+    bad.write_bytes(data.replace(b"record 2 ", b"record 1 ", 1))
+    with pytest.raises(ep.RecordError, match=r"version 1, .*Run the estimation again"):
         ep.load(bad)
     content, arrays = io._encode(estimate("cube TABI"))
-    payload = io._archive({**content, "figures": [{"mood": "good"}]}, arrays)
-    head = f"{io.MAGIC} 1 {hashlib.sha256(payload).hexdigest()}\n".encode()
+    payload = io._archive({**content, "outputs": [{"mood": "good"}]}, arrays)
+    head = f"{io.MAGIC} {io.VERSION} {hashlib.sha256(payload).hexdigest()}\n".encode()
     bad.write_bytes(head + payload)
     with pytest.raises(ep.RecordError, match="contents that this version does not know"):
         ep.load(bad)
@@ -321,7 +338,7 @@ def test_json_is_strict_and_reads_back() -> None:
     for result in (rare, *map(estimate, RECORDS)):
         read = json.loads(result.to_json(), parse_constant=refuse)
         assert read == result.to_dict()
-        assert read["outputs"][0]["value"] == result.run.figures[0].value
+        assert read["outputs"][0]["value"] == result.outputs[0].value
         assert read["status"] == result.status.name
         ends = [float(end) for end in read["outputs"][0]["interval"]]
         assert tuple(ends) == result.bounds()[0]
@@ -355,11 +372,11 @@ def test_merging_equals_one_run_of_the_summed_size() -> None:
         return evidence_from_weights(*both)
 
     parts = {name: joined(name) for name in ("gamma1_plus", "gamma1_minus", "gamma2")}
-    figures = combine(parts["gamma1_plus"], parts["gamma1_minus"], parts["gamma2"])
+    whole = combine(parts["gamma1_plus"], parts["gamma1_minus"], parts["gamma2"])
     merged = a.merge(b)
-    assert merged.value == pytest.approx(figures.value)
-    assert merged.standard_error == pytest.approx(figures.standard_error, rel=0.02)
-    assert merged.ess["Z1_plus"] == pytest.approx(figures.ess_z1_plus)
+    assert merged.value == pytest.approx(whole.value)
+    assert merged.standard_error == pytest.approx(whole.standard_error, rel=0.02)
+    assert merged.ess["Z1_plus"] == pytest.approx(whole.ess.plus)
     assert merged.ess["Z2"] == pytest.approx(parts["gamma2"].ess)
     for name, evidence in parts.items():
         part = merged.part(name)
@@ -381,7 +398,7 @@ def test_the_order_of_merging_does_not_matter() -> None:
     nested = a.merge(c).merge(b)
     assert nested.value == pytest.approx(merged.value)
     assert nested.standard_error == pytest.approx(merged.standard_error)
-    assert nested.origin.keys == merged.origin.keys
+    assert nested.provenance.keys == merged.provenance.keys
     assert a.merge() is a
 
 
@@ -405,16 +422,15 @@ def test_merged_intervals_cover(rng_key: jax.Array) -> None:
     results = []
     for run in range(4 * runs):
         plus, minus, z2 = (jax.tree.map(lambda x, p=p: x[p, run], evidences) for p in range(3))  # noqa: B023
-        figures = combine(plus, minus, z2)
         results.append(
             ep.Estimate(
                 program="by hand",
                 method="by hand",
                 output=expectation.output,
-                run=Run((figures,), 100, 0, z2.ess, float(z2.log_z)),
+                run=Run((combine(plus, minus, z2),), 100, 0),
                 compile_seconds=0.0,
                 run_seconds=0.0,
-                origin=origin.Origin(keys=(str(run),)),
+                provenance=Provenance(keys=(str(run),)),
             )
         )
     merged = [results[4 * k].merge(*results[4 * k + 1 : 4 * k + 4]) for k in range(runs)]
@@ -452,43 +468,43 @@ def test_what_cannot_be_merged_is_refused() -> None:
         result.merge(other)
     with pytest.raises(TypeError, match="expected estimates"):
         result.merge(3)  # type: ignore[arg-type]
-    by_hand = dataclasses.replace(result, origin=origin.Origin())
+    by_hand = dataclasses.replace(result, provenance=Provenance())
     with pytest.raises(ep.MergeError, match="does not say"):
         result.merge(by_hand)
 
 
+def with_outputs(result: ep.Estimate, *outputs: OutputEstimate) -> ep.Estimate:
+    """The same with other outputs."""
+    return dataclasses.replace(result, run=result.run._replace(outputs=outputs))
+
+
 def test_a_run_that_found_nothing_counts_in_the_mean() -> None:
     a, b = estimate("cube TABI", 1), estimate("cube TABI", 2)
-    nothing = b.run.figures[0]._replace(
+    (output,) = b.outputs
+    nothing = output._replace(
         value=0.0,
         standard_error=math.inf,
-        status=ep.Status.no_mass_found,
-        log_z1_plus=-math.inf,
-        log_z1_minus=-math.inf,
-        ess_z1=0.0,
-        ess_z1_plus=0.0,
+        parts=Parts(normaliser=output.parts.normaliser),
+        ess=output.ess._replace(z1=0.0, plus=0.0),
+        findings=(Finding(ep.Status.no_mass_found, None, "no mass", "mass"),),
     )
-    empty = dataclasses.replace(b, run=b.run._replace(figures=(nothing,)))
+    empty = with_outputs(b, nothing)
     merged = a.merge(empty)
     assert merged.value == pytest.approx(a.value / 2, rel=0.2)
     assert merged.standard_error == pytest.approx(a.value / 2, rel=0.2)
     assert not merged.status
-    bound = dataclasses.replace(
-        a, run=a.run._replace(figures=(nothing._replace(upper_bound=1 - 0.05 ** (1 / 1000)),))
-    )
-    other = dataclasses.replace(
-        b, run=b.run._replace(figures=(nothing._replace(upper_bound=1 - 0.05 ** (1 / 500)),))
-    )
+    bound = with_outputs(a, nothing._replace(upper_bound=1 - 0.05 ** (1 / 1000)))
+    other = with_outputs(b, nothing._replace(upper_bound=1 - 0.05 ** (1 / 500)))
     both = bound.merge(other)
-    assert both.run.figures[0].upper_bound == pytest.approx(1 - 0.05 ** (1 / 1500))
+    assert both.outputs[0].upper_bound == pytest.approx(1 - 0.05 ** (1 / 1500))
     assert both.status is ep.Status.no_mass_found
 
 
 def test_runs_that_contradict_each_other_are_not_ok() -> None:
     a, b = estimate("cube adaptive", 1), estimate("cube adaptive", 2)
-    off = b.run.figures[0]._replace(value=b.value + 12 * (a.standard_error + b.standard_error))
+    off = b.outputs[0]._replace(value=b.value + 12 * (a.standard_error + b.standard_error))
     assert a.merge(b).status is ep.Status.ok
-    merged = a.merge(dataclasses.replace(b, run=b.run._replace(figures=(off,))))
+    merged = a.merge(with_outputs(b, off))
     assert merged.status is ep.Status.replicates_disagree
 
 
@@ -527,14 +543,14 @@ def test_digests_see_what_the_program_refers_to(monkeypatch: pytest.MonkeyPatch)
     def helper(x: Any) -> Any:
         return x + OFFSETS[0]
 
-    first = origin.digest(make(2))
-    assert first == origin.digest(make(2))
-    assert first != origin.digest(make(3))
+    first = digest(make(2))
+    assert first == digest(make(2))
+    assert first != digest(make(3))
     monkeypatch.setitem(helper.__globals__, "SHIFT", 2.0)
-    shifted = origin.digest(make(2))
+    shifted = digest(make(2))
     assert shifted != first
     monkeypatch.setitem(helper.__globals__, "OFFSETS", np.array([1.0, 3.0]))
-    assert origin.digest(make(2)) not in (first, shifted)
+    assert digest(make(2)) not in (first, shifted)
 
 
 def test_digests_of_settings_do_not_depend_on_sharing() -> None:
@@ -545,11 +561,11 @@ def test_digests_of_settings_do_not_depend_on_sharing() -> None:
         positive=ep.AnIS(kernel=ep.RandomWalk(scale=0.3)),
         negative=ep.AnIS(kernel=ep.RandomWalk(scale=0.3)),
     )
-    assert origin.digest(shared) == origin.digest(apart)
-    assert origin.digest(shared) != origin.digest(ep.TABI(ep.AnIS()))
+    assert digest(shared) == digest(apart)
+    assert digest(shared) != digest(ep.TABI(ep.AnIS()))
     cyclic: list = [1]
     cyclic.append(cyclic)
-    assert origin.digest(cyclic) != origin.digest([1])
+    assert digest(cyclic) != digest([1])
 
 
 def test_digests_skip_what_has_no_content() -> None:
@@ -561,18 +577,18 @@ def test_digests_skip_what_has_no_content() -> None:
         def __init__(self, number: float):
             self.number = number
 
-    assert origin.digest(logging.getLogger("a")) == origin.digest(logging.getLogger("b"))
-    assert origin.digest(threading.Lock()) == origin.digest(threading.Lock())
-    assert origin.digest(jax.random.key(0)) != origin.digest(jax.random.key(1))
-    assert origin.digest(Box(1.0)) == origin.digest(Box(1.0)) != origin.digest(Box(2.0))
+    assert digest(logging.getLogger("a")) == digest(logging.getLogger("b"))
+    assert digest(threading.Lock()) == digest(threading.Lock())
+    assert digest(jax.random.key(0)) != digest(jax.random.key(1))
+    assert digest(Box(1.0)) == digest(Box(1.0)) != digest(Box(2.0))
     normals = [dist.Normal(0.0, scale) for scale in (1.0, 1.0, 2.0)]
-    proposals = [origin.digest(ep.ImportanceSampling(proposal={"x": n})) for n in normals]
+    proposals = [digest(ep.ImportanceSampling(proposal={"x": n})) for n in normals]
     assert proposals[0] == proposals[1] != proposals[2]
 
 
 def test_data_digests_see_values_shapes_and_structure() -> None:
     digests = {
-        origin.digest(value)
+        digest(value)
         for value in (1, 1.0, True, "1", np.ones(2), np.ones((2, 1)), [1], (1,), {"a": 1}, {"b": 1})
     }
     assert len(digests) == 10

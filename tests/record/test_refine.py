@@ -43,8 +43,8 @@ def test_continues_until_the_error_is_reached() -> None:
         assert abs(refined.value[name] - truth) < 5 * refined.standard_error[name]
     assert max(first.standard_error[name] / first.value[name] for name in TRUTH) > 0.02
     # Nothing is thrown away, and no more is spent than is needed.
-    assert set(first.origin.keys) < set(refined.origin.keys)
-    runs = len(refined.origin.keys)
+    assert set(first.provenance.keys) < set(refined.provenance.keys)
+    runs = len(refined.provenance.keys)
     assert refined.num_evaluations == runs * first.num_evaluations
     needed = max((first.standard_error[n] / (0.01 * first.value[n])) ** 2 for n in TRUTH)
     assert 0.5 * needed < runs < 2.5 * needed
@@ -53,14 +53,14 @@ def test_continues_until_the_error_is_reached() -> None:
 def test_is_the_merge_of_separate_runs() -> None:
     first = estimate(3)
     refined = first.refine(relative_error=1e-6, max_runs=3, throw=False)
-    keys, others = list(first.origin.keys), []
+    keys, others = list(first.provenance.keys), []
     for _ in range(3):
         key, text = fresh_key(keys)
         others.append(ep.estimate_expectation(shifted(1.0), ROUGH, rng_key=key, throw=False))
         keys.append(text)
-        assert others[-1].origin.keys == (text,)
+        assert others[-1].provenance.keys == (text,)
     merged = first.merge(*others)
-    assert refined.origin.keys == merged.origin.keys
+    assert refined.provenance.keys == merged.provenance.keys
     assert refined.value == merged.value
     assert refined.standard_error == merged.standard_error
     with pytest.raises(ep.MergeError, match="same random key"):
@@ -71,7 +71,7 @@ def test_continues_again_with_other_keys() -> None:
     first = estimate()
     twice = first.refine(relative_error=1e-6, max_runs=2, throw=False)
     twice = twice.refine(relative_error=1e-6, max_runs=2, throw=False)
-    assert len(set(twice.origin.keys)) == 5
+    assert len(set(twice.provenance.keys)) == 5
 
 
 def test_fresh_keys_are_not_used_by_any_run() -> None:
@@ -95,12 +95,12 @@ def test_a_precise_estimate_is_returned_as_it_is(monkeypatch: pytest.MonkeyPatch
 def test_stops_at_its_limits_and_says_so() -> None:
     first = estimate()
     refined = first.refine(relative_error=1e-6, max_runs=2, throw=False)
-    assert len(refined.origin.keys) == 3
+    assert len(refined.provenance.keys) == 3
     assert refined.status is ep.Status.not_converged
     limit = 2.5 * first.cost
     refined = first.refine(relative_error=1e-6, max_evaluations=limit, throw=False)
     assert refined.cost - first.cost <= limit
-    assert len(refined.origin.keys) == 3
+    assert len(refined.provenance.keys) == 3
     with pytest.raises(ep.EstimationError) as caught:
         first.refine(relative_error=1e-6, max_evaluations=1)
     assert caught.value.estimate.value == first.value
@@ -117,7 +117,7 @@ def test_an_error_that_the_method_did_not_reach_is_reached() -> None:
     assert first.refine(relative_error=2 * goal).status is ep.Status.ok
     refined = first.refine(relative_error=0.7 * goal)
     assert refined.status is ep.Status.ok
-    assert len(refined.origin.keys) > 1
+    assert len(refined.provenance.keys) > 1
     for name, truth in TRUTH.items():
         assert abs(refined.value[name] - truth) < 5 * refined.standard_error[name]
 
@@ -135,7 +135,7 @@ def test_few_draws_are_not_taken_for_precise() -> None:
     assert first.status is ep.Status.low_ess
     refined = first.refine(relative_error=10.0)
     assert refined.status is ep.Status.ok
-    assert len(refined.origin.keys) > 2
+    assert len(refined.provenance.keys) > 2
 
 
 def test_a_nan_is_not_refined(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -192,7 +192,7 @@ def test_intervals_of_refined_estimates_cover(seed: int) -> None:
         lower.append(low["square"])
         upper.append(high["square"])
         values.append(refined.value["square"])
-        assert len(refined.origin.keys) > 1
+        assert len(refined.provenance.keys) > 1
     assert_coverage(lower, upper, TRUTH["square"], 0.95)
     assert_mean(values, TRUTH["square"])
     assert math.isclose(np.std(values), 0.025 * TRUTH["square"], rel_tol=0.4)

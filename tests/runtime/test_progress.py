@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import sys
+from collections.abc import Iterator
 from typing import Any
 
 import jax.numpy as jnp
@@ -11,7 +13,8 @@ import numpyro.distributions as dist
 import pytest
 
 import estimand as ep
-from estimand.runtime.progress import Progress, listening, say
+from estimand.runtime import Listener, Progress, progress
+from tests.same import assert_same_outputs
 
 METHOD = ep.AdaptiveIS(max_evaluations=30_000)
 
@@ -23,36 +26,22 @@ def program() -> Any:
     return x > 2.5
 
 
-def test_nobody_listens_by_default(capfd: pytest.CaptureFixture) -> None:
-    say(Progress("unheard"))
-    assert capfd.readouterr() == ("", "")
+def estimated_with(
+    listener: Listener, expectation: ep.Expectation, method: Any, monkeypatch: pytest.MonkeyPatch
+) -> ep.Estimate:
+    """An estimate with a listener in the place of the bar."""
+
+    @contextlib.contextmanager
+    def heard(_: bool | None) -> Iterator[Listener]:
+        yield listener
+
+    monkeypatch.setattr("estimand.estimate.bar", heard)
+    return ep.estimate_expectation(expectation, method, throw=False)
 
 
-def test_listeners_receive_what_is_reported_in_their_body() -> None:
-    outer: list[Progress] = []
-    inner: list[Progress] = []
-    with listening(outer.append):
-        say(Progress("first"))
-        with listening(inner.append):
-            say(Progress("second", 3, 10, "1 ± 2"))
-        say(Progress("third"))
-    say(Progress("unheard"))
-    assert [item.stage for item in outer] == ["first", "third"]
-    assert inner == [Progress("second", 3, 10, "1 ± 2")]
-
-
-def test_a_listener_is_gone_after_an_error() -> None:
+def test_stages_of_an_estimation(monkeypatch: pytest.MonkeyPatch) -> None:
     heard: list[Progress] = []
-    with pytest.raises(RuntimeError), listening(heard.append):
-        raise RuntimeError
-    say(Progress("unheard"))
-    assert heard == []
-
-
-def test_stages_of_an_estimation() -> None:
-    heard: list[Progress] = []
-    with listening(heard.append):
-        result = ep.estimate_expectation(program(), METHOD, throw=False)
+    result = estimated_with(heard.append, program(), METHOD, monkeypatch)
     stages = list(dict.fromkeys(item.stage for item in heard))
     assert stages[0] == "drawing from the prior"
     assert {"exploring γf⁺", "fitting", "integrating"} <= set(stages)
@@ -66,14 +55,13 @@ def test_stages_of_an_estimation() -> None:
 
 
 @pytest.mark.usefixtures("relaxed_ranks")
-def test_other_routes_say_their_name() -> None:
+def test_other_routes_say_their_name(monkeypatch: pytest.MonkeyPatch) -> None:
     @ep.expectation
     def discrete() -> Any:
         return numpyro.sample("k", dist.Multinomial(4, jnp.array([0.5, 0.5])))[0] > 3
 
     heard: list[Progress] = []
-    with listening(heard.append):
-        ep.estimate_expectation(discrete(), ep.Auto(max_evaluations=50_000), throw=False)
+    estimated_with(heard.append, discrete(), ep.Auto(max_evaluations=50_000), monkeypatch)
     assert "by SMC" in [item.stage for item in heard]
 
 
@@ -90,7 +78,16 @@ def test_a_bar_that_is_asked_for_is_on_standard_error(capfd: pytest.CaptureFixtu
     bare = ep.estimate_expectation(program(), METHOD, throw=False)
     result = ep.estimate_expectation(program(), METHOD, throw=False, progress_bar=True)
     assert capfd.readouterr().out == ""
-    assert result.run.figures == bare.run.figures
+    assert_same_outputs(result.outputs, bare.outputs)
+
+
+def test_by_default_a_bar_is_shown_in_a_terminal_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("rich")
+    with progress.bar(None) as listener:
+        assert listener is progress.ignore
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
+    with progress.bar(None) as listener:
+        assert listener is not progress.ignore
 
 
 def test_a_bar_without_rich_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:

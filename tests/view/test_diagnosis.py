@@ -16,8 +16,14 @@ import numpyro.distributions as dist
 import pytest
 
 import estimand as ep
-from estimand.view import diagnosis as diagnostics
-from estimand.view.diagnosis import diagnose, plain_sampling, posterior_sample
+from estimand.trust import Finding, Status, thresholds
+from estimand.view.diagnosis import (
+    _compare_replicates,
+    diagnose,
+    percent,
+    plain_sampling,
+    posterior_sample,
+)
 from estimand.view.tables import Summary, Table
 from problems import PROBLEMS
 from problems.figure1 import figure1
@@ -69,16 +75,15 @@ def test_parts_add_up_to_the_error() -> None:
 
 
 def test_replicates_show_an_outlier() -> None:
-    spread, farthest = diagnostics._replicate_spread(np.zeros(16))
-    assert (spread, farthest) == (0.0, 0.0)
+    assert _compare_replicates(np.zeros(16)) == (0.0, 0.0)
     rng = np.random.default_rng(0)
     log_z = rng.normal(0.0, 0.01, 64)
-    spread, farthest = diagnostics._replicate_spread(log_z)
-    assert spread == pytest.approx(0.01, rel=0.3)
-    assert farthest < diagnostics.FAR
+    deviation, farthest = _compare_replicates(log_z)
+    assert deviation == pytest.approx(0.01, rel=0.3)
+    assert farthest < thresholds.FAR
     log_z[3] = 0.5
-    assert diagnostics._replicate_spread(log_z)[1] > diagnostics.FAR
-    assert math.isnan(diagnostics._replicate_spread(np.zeros(0))[0])
+    assert _compare_replicates(log_z).farthest > thresholds.FAR
+    assert math.isnan(_compare_replicates(np.zeros(0)).deviation)
 
 
 def test_the_posterior_is_put_together_from_all_draws() -> None:
@@ -132,7 +137,10 @@ def test_plain_hits_follow_the_probability() -> None:
 
 def test_verdicts_say_what_to_do() -> None:
     (usable,) = estimate("cube adaptive").diagnoses
-    assert usable.verdict.startswith("The estimate can be used")
+    assert usable.verdict == (
+        "The estimate can be used: all checks passed, and its relative error is "
+        f"{percent(usable.relative_error)}."
+    )
     assert "times the error" in usable.advice
     (rare,) = estimate("tail").diagnoses
     assert "none of them reaches the target" in rare.advice or "effective draws" in rare.advice
@@ -140,7 +148,8 @@ def test_verdicts_say_what_to_do() -> None:
         cube(2.0), ep.TABI(ep.AnIS(num_samples=30, num_temperatures=3)), throw=False
     )
     (diagnosis,) = poor.diagnoses
-    assert diagnosis.verdict.startswith("The estimate cannot be trusted.")
+    assert diagnosis.verdict.startswith("The estimate cannot be trusted (")
+    assert diagnosis.verdict.endswith(poor.status.value)
     worst = min(diagnosis.parts, key=lambda part: part.ess)
     assert f"{worst.name} rests on {worst.ess:.0f} effective draws of 30" in diagnosis.advice
 
@@ -161,6 +170,39 @@ def test_verdicts_say_what_to_do() -> None:
     assert math.isnan(diagnosis.cancellation)
     assert diagnosis.relative_error == math.inf
     assert "no mass found" in nothing.summary().plain()
+
+
+def test_findings_are_shown_wherever_the_estimate_is() -> None:
+    """The most severe first in the verdict; and in the words of each finding."""
+    result = estimate("cube")
+    findings = (
+        Finding(Status.low_ess, "Z2", "ESS 12; 50 needed", "size"),
+        Finding(Status.heavy_tailed, "Z1_plus", "Pareto k 1.20 <&>", "tail"),
+        Finding(Status.not_converged, None, "relative error 9 %; 1 % requested", "goal"),
+    )
+    (output,) = result.outputs
+    run = result.run._replace(outputs=(output._replace(findings=findings),))
+    shown = dataclasses.replace(result, run=run)
+    (diagnosis,) = shown.diagnoses
+    assert diagnosis.verdict == (
+        "The estimate cannot be trusted (Z1_plus: Pareto k 1.20 <&>; relative error 9 %; 1 % "
+        f"requested; Z2: ESS 12; 50 needed). {Status.heavy_tailed.value}"
+    )
+    assert diagnosis.verdict in shown.summary().plain()
+    for line in (
+        "  low_ess: Z2: ESS 12; 50 needed",
+        "  heavy_tailed: Z1_plus: Pareto k 1.20 <&>",
+        "  not_converged: relative error 9 %; 1 % requested",
+        f"  {Status.heavy_tailed.value}",
+    ):
+        assert line in str(shown).splitlines()
+    assert shown.diagnostics["findings"] == (findings,)
+    assert "Pareto k 1.20 &lt;&amp;&gt;" in shown._repr_html_()
+    bare = dataclasses.replace(
+        result, run=result.run._replace(outputs=(output._replace(findings=()),))
+    )
+    assert str(bare).splitlines()[-1] == "  All checks passed."
+    assert not any(status.name in str(bare) for status in Status if not status)
 
 
 def test_a_program_without_latent_sites_has_a_diagnosis() -> None:
@@ -206,7 +248,7 @@ def test_targets_that_are_nan_somewhere_have_a_diagnosis() -> None:
         result = ep.estimate_expectation(program(), method, throw=False)
         assert result.status is ep.Status.nan_density
         (diagnosis,) = result.diagnoses
-        assert "mend the program" in diagnosis.verdict
+        assert "fix the program" in diagnosis.verdict
         assert "nan_density" in result.summary().plain()
 
 

@@ -17,6 +17,7 @@ import numpyro.distributions as dist
 import pytest
 
 import estimand as ep
+from estimand.record import Provenance
 from tests.browser import CHROMIUM, browser
 
 pytest.importorskip("matplotlib")
@@ -139,7 +140,7 @@ def test_a_loaded_record_gives_the_same_page(tmp_path: Path) -> None:
     page = ep.load(tmp_path / "r.est").to_html(path)
     assert page == page_of("annealed") == path.read_text()
     assert sorted(os.listdir(tmp_path)) == ["r.est", "report.html"]
-    by_hand = dataclasses.replace(result, origin=type(result.origin)())
+    by_hand = dataclasses.replace(result, provenance=Provenance())
     assert "no source is known" in by_hand.to_html()
 
 

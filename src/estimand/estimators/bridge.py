@@ -2,7 +2,7 @@
 
 Meng and Wong (1996) for the estimator, Meng and Schilling (2002) for the warp. The draws are
 standardised by a mean and covariance fitted to half of them and made symmetric about the mean;
-the other half is bridged to a standard normal law.
+the other half is bridged to a standard normal distribution.
 """
 
 from __future__ import annotations

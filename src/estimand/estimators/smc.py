@@ -39,7 +39,7 @@ class SMC(Settings):
             not used and its step size only relative to the default one.
         schedule: inverse temperatures from 0 to 1, or None to choose each by conditional ESS.
         conditional_ess: share of the particles that each new temperature leaves effective.
-        resampling: one of the functions of `estimand.resampling`.
+        resampling: one of the functions of `estimand.sampling.resampling`.
         num_islands: independent runs. With more than one, the reported error is that between
             islands, which sees what a single run cannot (burn-in, missed modes).
 

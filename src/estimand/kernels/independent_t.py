@@ -1,4 +1,4 @@
-"""Independent Metropolis–Hastings with a Student-t law."""
+"""Independent Metropolis–Hastings with Student-t proposals."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from estimand.settings import require_positive
 
 @dataclasses.dataclass(frozen=True, kw_only=True, repr=False)
 class IndependentT(GradientFreeKernel):
-    """Independent proposals from a Student-t law with the particles' mean and covariance.
+    """Independent Student-t proposals with the particles' mean and covariance.
 
     For `SMC`, which takes both from its particles. Good up to a few dimensions, where it mixes at
     once and jumps between modes; useless where the target is far from elliptic.
 
     Args:
-        degrees_of_freedom: of the Student-t law.
+        degrees_of_freedom: of the Student-t distribution.
     """
 
     degrees_of_freedom: float = 5.0

@@ -64,13 +64,14 @@ _FIXABLE = (
 class Auto(Settings):
     """Chooses the route by the program, and takes another one where the first cannot be trusted.
 
-    Programs go through `AdaptiveIS`, in standardised coordinates and, where its own checks do not
-    pass and a prior scale is itself unknown, in the model's own ones. Outputs that no mixture
-    fits, and programs with discrete sites that are not integers, are estimated by `TABI` with
-    independent islands of `SMC`, whose error is that between islands: coarser, and honest. Above
-    20 continuous dimensions it is `BridgeSampling` of NUTS chains, which cannot see a mode that no
-    chain visits, compared with `PosteriorBridge` while the budget lasts. Routes that contradict
-    each other say so in the status, and the estimate's notes say which output went which way.
+    Programs go through `AdaptiveIS` in standardised coordinates (events with known prior scales in
+    the model's own ones) and, where its own checks do not pass, in the other ones. Outputs that no
+    mixture fits, and programs with discrete sites that are not integers, are estimated by `TABI`
+    with independent islands of `SMC`, whose error is that between islands: coarser, and honest.
+    Above 20 continuous dimensions it is `BridgeSampling` of NUTS chains, which cannot see a mode
+    that no chain visits, compared with `PosteriorBridge` while the budget lasts. Routes that
+    contradict each other say so in the status, and the estimate's notes say which output went
+    which way.
 
     Args:
         relative_error: standard error to reach, relative to the value.
@@ -121,7 +122,7 @@ class Auto(Settings):
         except OutOfTimeError:
             assert limited.offered is not None
             detail = f"the time limit of {self.max_seconds:g} s was reached before all routes"
-            finding = Finding(Status.not_converged, None, detail, "time")
+            finding = Finding(Status.interrupted, None, detail, "time")
             run = limited.offered().with_finding(finding)
         why = "a route that has begun is finished"
         notes = over_budget(run.cost, self.max_evaluations, why)

@@ -188,7 +188,7 @@ def _averaged(f: np.ndarray) -> OutputEstimate:
         finding = no_mass(f"f is 0 at all {f.size:,} draws")
         return without_value(finding, ess=ess, num_draws=f.size)
     value = float(f.mean())
-    scale = np.abs(f).max()
+    scale = float(np.abs(f).max())
     ess = ess._replace(z1=float((f / scale).sum() ** 2 / ((f / scale) ** 2).sum()))
     if (f == f.flat[0]).all():
         finding = Finding(Status.low_ess, None, "f is the same at all draws", "size")

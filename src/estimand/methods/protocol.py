@@ -31,7 +31,7 @@ class Cost(NamedTuple):
 
 
 class Run(NamedTuple):
-    """What a method says of all outputs, and what it cost."""
+    """A method's estimates of all outputs, and what they cost."""
 
     outputs: tuple[OutputEstimate, ...]
     num_evaluations: int
@@ -115,10 +115,14 @@ def over_budget(cost: Cost, max_evaluations: float, why: str) -> tuple[str, ...]
 
 
 def over_time(seconds: float, max_seconds: float, compiling: float) -> tuple[str, ...]:
-    """A note on a time limit that was overrun, if it was by more than a tenth of a second."""
-    if seconds <= max_seconds + 0.1:
+    """A note on a time limit that was overrun, if it was by more than a twentieth."""
+    if seconds <= 1.05 * max_seconds:
         return ()
     return (
-        f"took {seconds:.1f} s of {max_seconds:g} s allowed: {compiling:.1f} s of it were "
-        "compilation, and a step that has begun is finished",
+        f"took {_seconds(seconds)} of {max_seconds:g} s allowed ({_seconds(compiling)} compiling): "
+        "a step that has begun is finished",
     )
+
+
+def _seconds(seconds: float) -> str:
+    return f"{seconds:.0f} s" if seconds >= 10 else f"{seconds:.2g} s"

@@ -79,7 +79,7 @@ def _outputs(density: Density, positions: jax.Array) -> jax.Array:
 
 
 def _weighted(f: np.ndarray, evidence: Evidence) -> OutputEstimate:
-    """Σwf / Σw of one output, with its error and what speaks against it."""
+    """Σwf / Σw of one output, with its error and findings."""
     findings = check_evidence(evidence, "Z2")
     if not np.isfinite(evidence.log_z):
         return without_value(*findings, parts=Parts(normaliser=evidence))

@@ -6,6 +6,7 @@ Storage, export and merging all read `PART_FIELDS`: a new field is a line there 
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
@@ -179,13 +180,16 @@ class UsedEvidence(NamedTuple):
 
 
 def used_evidence(run: Run) -> list[UsedEvidence]:
-    """All evidence with mass that outputs rest on; a normaliser in common is there once."""
+    """All evidence with mass that outputs rest on, normalisers first and then output by output.
+
+    A normaliser in common is there once.
+    """
     normalisers = [output.parts.normaliser for output in run.outputs]
     is_shared = all(item is normalisers[0] for item in normalisers)
     used: dict[tuple[str, int], Evidence] = {}
-    for field in ("normaliser", "plus", "minus"):
-        for number, output in enumerate(run.outputs):
-            evidence = getattr(output.parts, field)
+    for fields in (("normaliser",), ("plus", "minus")):
+        for number, field in itertools.product(range(len(run.outputs)), fields):
+            evidence = getattr(run.outputs[number].parts, field)
             if isinstance(evidence, Evidence) and math.isfinite(evidence.log_z):
                 is_common = field == "normaliser" and is_shared
                 used[DENSITY_NAMES[field], SHARED if is_common else number] = evidence

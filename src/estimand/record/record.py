@@ -27,7 +27,7 @@ from estimand.trust import Evidence, Finding, OutputEstimate, Status, thresholds
 
 
 class Contents(NamedTuple):
-    """What a record keeps of a run besides its outputs."""
+    """What a record keeps of a run in addition to its outputs."""
 
     parts: tuple[PartSummary, ...]
     draws: tuple[KeptDraws, ...]
@@ -39,7 +39,7 @@ class Record:
     """An estimate as plain data. `Estimate` adds what one can do with it.
 
     `contents` is there in a record that was loaded or merged. In a fresh one `density` stands in
-    its place, and parts, draws and paths are worked out when they are first asked for.
+    its place, and parts, draws and paths are computed when they are first used.
     """
 
     program: str
@@ -217,7 +217,7 @@ def confidence_interval(
 
 
 def quantile(probability: float, degrees: float) -> float:
-    """Quantile of the normal law, or of Student's t where an error comes from few replicates."""
+    """Quantile of the normal distribution, or of Student's t if the degrees are finite."""
     if math.isinf(degrees):
         return statistics.NormalDist().inv_cdf(probability)
     from scipy.special import stdtrit

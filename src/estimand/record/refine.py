@@ -1,4 +1,4 @@
-"""Whether an estimate has the error that was asked for, what it lacks, and how to go on."""
+"""Whether an estimate has reached the requested error, what it lacks, and how to continue."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def _lacking(output: OutputEstimate, goal: float) -> float:
 
 
 def judged(estimate: Kind, goal: float) -> Kind:
-    """The estimate with findings that go by the error that is asked for now."""
+    """The estimate with findings for the error that is requested now."""
     outputs = []
     for output in estimate.outputs:
         output = output.without_findings("goal")

@@ -51,7 +51,7 @@ def save(record: Record, path: str | os.PathLike) -> None:
 
 
 def write_atomically(path: str | os.PathLike, data: bytes) -> None:
-    """Writes beside the file and then takes its place: no reader ever sees half of it."""
+    """Writes a temporary file and renames it: no reader ever sees half a file."""
     target = FilePath(path)
     if not target.parent.is_dir():
         raise FileNotFoundError(f"cannot write {target}: there is no folder {target.parent}.")

@@ -1,4 +1,4 @@
-"""The mode of a density and the Gaussian law of its curvature there.
+"""The mode of a density, and the Gaussian with the curvature there.
 
 In many dimensions no cloud of particles says what a covariance is, and the curvature at the mode
 often does: exactly so for a Gaussian density.

@@ -1,4 +1,4 @@
-"""Mixtures of Gaussian and Student-t laws: weighted fitting, densities, quasi-random draws.
+"""Mixtures of Gaussians and Student-t distributions: fitting, densities, quasi-random draws.
 
 Fitting is in NumPy: the data are a few thousand points, and every number of components would be a
 compilation of its own. The density, which is evaluated at every draw, is in JAX.
@@ -158,7 +158,7 @@ def fit(
     rng: np.random.Generator,
     rival: Mixture | None = None,
 ) -> Mixture:
-    """Fits a mixture to weighted points: Gaussians, and a Student-t law with the overall moments.
+    """Fits a mixture to weighted points: Gaussians, and a Student-t with the overall moments.
 
     The number of Gaussians is the one with the best likelihood on held-out groups. Points of one
     group (a Markov chain) are dependent and often equal: split at random they would reward
@@ -210,7 +210,7 @@ def _fit_in(
 
 
 def gaussian(center: np.ndarray, precision: np.ndarray) -> Mixture:
-    """A Gaussian law, with its Student-t beside it."""
+    """A Gaussian, and a Student-t with the same moments."""
     root = np.linalg.cholesky(np.linalg.inv(precision))
     dimension = center.size
     standard = Mixture(
@@ -322,13 +322,13 @@ def _best_shrinkage(
     scores = []
     for shrinkage in candidates:
         center, root = _moments(*train, shrinkage)
-        law = Mixture(np.ones(1), center[None], root[None], np.full(1, np.inf))
-        scores.append(_mean_log_density(law, *test))
+        single = Mixture(np.ones(1), center[None], root[None], np.full(1, np.inf))
+        scores.append(_mean_log_density(single, *test))
     return candidates[int(np.argmax(scores))]
 
 
 def _with_student(gaussians: Mixture, center: np.ndarray, root: np.ndarray) -> Mixture:
-    """Gaussians in whitened coordinates back in the original ones, and a Student-t beside them."""
+    """Gaussians moved back from whitened coordinates, together with a Student-t."""
     means = center + gaussians.means @ root.T
     gaussians = Mixture(gaussians.weights, means, root @ gaussians.factors, gaussians.degrees)
     student = Mixture(

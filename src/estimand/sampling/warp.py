@@ -29,7 +29,7 @@ class Warp(NamedTuple):
 
     @classmethod
     def fit(cls, points: np.ndarray, weights: np.ndarray) -> Warp:
-        """Maps the standard normal law's quantiles to those of weighted points."""
+        """Maps the standard normal quantiles to those of weighted points."""
         from scipy.special import ndtr
 
         columns = []

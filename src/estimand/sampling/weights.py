@@ -32,7 +32,7 @@ def log_mean(log_values: np.ndarray) -> float:
 
 
 def pareto_k(log_weights: np.ndarray) -> float:
-    """Tail index of the weights: the shape of a generalised Pareto law fitted to the largest.
+    """Tail index of the weights: the shape of a generalised Pareto fitted to the largest.
 
     The estimate of Zhang and Stephens (2009) with the weak prior at ½ and the tail length
     min(n/5, 3√n) of Vehtari et al. (2024). NaN when there are too few weights to say.

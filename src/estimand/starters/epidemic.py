@@ -1,10 +1,10 @@
-"""An epidemic: expected peak, and the probability that it overwhelms the hospitals.
+"""An epidemic: its expected peak, and the probability that it overwhelms the hospitals.
 
-A discrete SIR model in a population of 10,000, fitted to the new cases of the first days.
+A discrete-time SIR model of 10,000 people, fitted to the new cases of the first days.
 
 Run it:     estimand run epidemic.py:program --relative-error 0.02 --report epidemic.html
 Your data:  estimand run epidemic.py:program --data cases.json
-            with cases.json such as {"cases": [5, 8, 13, 19, 28, 44, 60, 91]}
+            where cases.json is, for example, {"cases": [5, 8, 13, 19, 28, 44, 60, 91]}
 """
 
 import jax
@@ -22,7 +22,7 @@ DAYS = 120
 
 @ep.expectation
 def program(cases=CASES):
-    # Infections per infected person and day, and the share that recovers each day.
+    # Infections per infected person per day, and the share of the infected who recover each day.
     contact_rate = numpyro.sample("contact_rate", dist.LogNormal(jnp.log(0.4), 0.5))
     recovery_rate = numpyro.sample("recovery_rate", dist.Beta(4.0, 16.0))
     first = numpyro.sample("first", dist.LogNormal(jnp.log(10.0), 0.5))
@@ -40,6 +40,6 @@ def program(cases=CASES):
         rate = new[: cases.shape[0]] + 1e-3
         numpyro.sample("cases", dist.NegativeBinomial2(rate, 20.0), obs=cases)
 
-    # Two questions about the course that has not happened yet.
+    # Two questions about the future course of the epidemic.
     peak = jnp.max(infected)
     return {"peak": peak, "over capacity": peak > CAPACITY}

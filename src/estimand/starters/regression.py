@@ -1,8 +1,8 @@
-"""A regression: questions about a fitted line, with their errors.
+"""A regression: three questions about a fitted line.
 
 Run it:     estimand run regression.py:program --output regression.est
 Your data:  estimand run regression.py:program --data table.csv
-            with columns named like the program's arguments: dose,response
+            where the columns have the names of the program's arguments: dose,response
 Compare:    estimand compare regression.py:program
 """
 
@@ -18,7 +18,7 @@ RESPONSE = jnp.array([1.1, 0.8, 1.9, 2.1, 2.4, 3.4, 3.1, 4.2])
 
 @ep.expectation
 def program(dose=DOSE, response=RESPONSE):
-    # Priors: say what is plausible before the data.
+    # Priors: what is plausible before seeing the data.
     intercept = numpyro.sample("intercept", dist.Normal(0.0, 5.0))
     slope = numpyro.sample("slope", dist.Normal(0.0, 2.0))
     noise = numpyro.sample("noise", dist.HalfNormal(1.0))

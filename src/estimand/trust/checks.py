@@ -1,4 +1,4 @@
-"""Checks: functions from an output to what speaks against it."""
+"""Checks: functions from an output to findings, the reasons not to trust it."""
 
 from __future__ import annotations
 
@@ -39,7 +39,9 @@ def checked(
     for check in checks:
         outputs = [output.with_findings(check(output, density)) for output in outputs]
     return tuple(
-        output._replace(standard_error=math.inf) if not math.isfinite(output.value) else output
+        output
+        if math.isfinite(output.standard_error + output.value)
+        else output._replace(standard_error=math.inf)
         for output in outputs
     )
 

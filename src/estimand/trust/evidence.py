@@ -112,7 +112,7 @@ def evidence_from_weights(
 
 
 def check_evidence(evidence: Evidence, part: str | None = None) -> list[Finding]:
-    """What speaks against one estimate of a normalising constant; nothing if it can be trusted."""
+    """The problems of one estimate of a normalising constant; none if it can be trusted."""
     if evidence.num_invalid:
         detail = f"the density was NaN or +inf at {evidence.num_invalid:,} positions"
         return [Finding(Status.nan_density, part, detail, "numbers")]
@@ -164,7 +164,7 @@ def check_precision(
 def largest_variance(degrees: jax.Array | float) -> float:
     """The relative variance up to which an estimate passes.
 
-    From few replicates it must be smaller, by the 5 % quantile of a χ² law over its degrees of
+    From few replicates it must be smaller, by the 5 % quantile of χ² over its degrees of
     freedom (Wilson and Hilferty 1931): otherwise those runs would pass that underrate their error.
     """
     width = 2 / (9 * float(degrees))

@@ -129,7 +129,8 @@ class OutputEstimate(NamedTuple):
 
     def is_within(self, relative_error: float) -> bool:
         """Whether the standard error is that small, relative to its scale."""
-        return self.standard_error <= relative_error * self.error_scale
+        is_known = math.isfinite(self.standard_error)
+        return is_known and self.standard_error <= relative_error * self.error_scale
 
     def with_findings(self, findings: Iterable[Finding]) -> OutputEstimate:
         """The same with further findings."""

@@ -40,12 +40,12 @@ class Status(enum.Enum):
         "logarithms of its parts are in log_z. Return a larger multiple of it."
     )
     no_mass_found = (
-        "No sample found any mass of the target. That is no proof that there is none: take more "
-        "samples or more temperatures, or start from a proposal that reaches the target."
+        "No sample found any mass of the target. This does not prove that there is none: take "
+        "more samples or more temperatures, or start from a proposal that reaches the target."
     )
     interrupted = (
-        "The run was interrupted: this is what was known by then, and not all checks were made. "
-        "Run it again, or call refine, to go on."
+        "The run was cut short, by Ctrl-C or by its time limit, before all checks were made: this "
+        "is what was known by then. Run it again with more time, or call refine, to continue."
     )
     nan_density = (
         "The density or the target was NaN or +inf at some positions, which were treated as "
@@ -67,8 +67,8 @@ _SEVERITY = {status: number for number, status in enumerate(Status)}
 class Finding(NamedTuple):
     """What a check found: a status, the part that it is about, and the numbers in words.
 
-    `part` is ``"Z1_plus"``, ``"Z1_minus"`` or ``"Z2"``, or None where it is about the whole output.
-    `check` names the check.
+    `part` is ``"Z1_plus"``, ``"Z1_minus"``, ``"Z1"`` for both signs together, or ``"Z2"``, and None
+    where it is about the whole output. `check` names the check.
     """
 
     status: Status

@@ -73,18 +73,21 @@ MAX_UNRESOLVED = 1e-3
 # measured.
 SLACK = 1.5
 # Independent routes farther apart than this many joint standard errors disagree: of normal errors
-# one in 16,000 is.
+# one in 16,000 is. Not measured.
 MAX_JOINT_ERRORS = 4.0
-# Merged runs that are farther apart than their errors explain, at this rate, disagree.
+# Merged runs that are farther apart than their errors explain, at this rate, disagree. Not
+# measured.
 DISAGREEMENT_RATE = 1e-4
 # Standard deviations from the mean at which a replicate is worth a look, which only the advice
 # says. Not measured.
 FAR = 4.0
-# The level of intervals, unless another one is asked for.
+# The level of intervals, unless another one is asked for. A convention; not measured.
 CONFIDENCE = 0.95
 
 # --- floating point ---
 
+# Logarithms between which a number can be told: above, values are capped; below, they underflow.
+# Not measured: IEEE 754 says so.
 LOG_MAX = math.log(sys.float_info.max) - 1
 LOG_MIN = math.log(sys.float_info.min)
 

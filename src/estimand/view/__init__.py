@@ -3,6 +3,7 @@
 from estimand.view.diagnosis import Diagnosis, PartDiagnosis, PlainSampling, diagnose
 from estimand.view.tables import Summary, Table, estimate_text, summarise
 
+# The module `report` is imported when a report is asked for, and the plots with it.
 __all__ = [
     "Diagnosis",
     "PartDiagnosis",
@@ -11,5 +12,6 @@ __all__ = [
     "Table",
     "diagnose",
     "estimate_text",
+    "report",
     "summarise",
 ]

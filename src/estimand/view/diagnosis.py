@@ -62,7 +62,7 @@ class PlainSampling(NamedTuple):
 
 
 class Diagnosis(NamedTuple):
-    """What speaks for and against the estimate of one output.
+    """The evidence for and against the estimate of one output.
 
     `cancellation` is |Z1⁺ − Z1⁻| / (Z1⁺ + Z1⁻): 1 for f of one sign, near 0 where its signs
     cancel. `plain` is None where the method keeps no draws.

@@ -14,6 +14,16 @@ import pytest
 from scipy import stats as laws
 
 import estimand as ep
+from estimand.methods.adaptive.draws import GAMMA2, Part
+from estimand.methods.adaptive.explore import explore, scout
+from estimand.methods.adaptive.fit import fit
+from estimand.methods.adaptive.integrate import integrate
+from estimand.methods.adaptive.judge import part_only
+from estimand.methods.adaptive.method import _estimate
+from estimand.methods.adaptive.plan import Effort, Plan, State, seconds_since
+from estimand.methods.adaptive.refine import refine
+from estimand.methods.adaptive.validate import validate
+from estimand.runtime import LocalRuntime
 from problems import IMPROPER, PROBLEMS
 from tests.parameters import product
 from tests.stats import assert_coverage, assert_estimate
@@ -179,35 +189,32 @@ def test_both_coordinates_agree_with_the_truth(standardise: bool, rng_key: jax.A
     truth = (100.0 - 40.0) / (30.0**2 + 2.0**2 + 1.0)
     method = ep.AdaptiveIS(standardise=standardise, max_evaluations=300_000)
     result = ep.estimate_expectation(far(), method, rng_key=rng_key, throw=False)
-    degrees = result.run.figures[0].degrees
+    degrees = result.outputs[0].degrees
     assert_estimate(result.value, result.standard_error, truth, degrees=degrees)
     assert result.standard_error < 0.02
 
 
 @pytest.mark.slow
-def test_a_second_attempt_repairs_what_validation_found(rng_key: jax.Array) -> None:
+def test_a_second_attempt_repairs_what_validation_found(
+    rng_key: jax.Array, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Scouts that see one of two modes at first: the fresh ones see both, and both are fitted."""
-    from estimand.methods.adaptive.draws import GAMMA2
-    from estimand.methods.adaptive.method import _Work
+    calls = []
 
-    density = ep.Density.of(two_modes())
-    work = _Work(ep.AdaptiveIS(), rng_key, density, [GAMMA2])
-    scout, calls = work._scout, []
-
-    def one_sided_at_first(part: Any, wider: int = 1) -> Any:
-        found = scout(part, wider)
+    def one_sided_at_first(plan: Plan, state: State, runtime: Any, part: Part, *wider: int) -> Any:
         calls.append(part)
-        if len(calls) > 1:
-            return found
-        log_weights = np.where(found.points[:, 0] > 0, found.log_weights, -np.inf)
-        return found._replace(log_weights=log_weights)
+        look = scout if len(calls) > 1 else one_sided
+        return look(plan, state, runtime, part, *wider)
 
-    work._scout = one_sided_at_first  # type: ignore[method-assign]
-    draws = work.estimate()
-    assert draws is not None
+    for stage in STAGES_WITH_SCOUTS:
+        monkeypatch.setattr(f"{stage}.scout", one_sided_at_first)
+    runtime = LocalRuntime()
+    plan = ep.AdaptiveIS()._plan(rng_key, ep.Density.of(two_modes()), (GAMMA2,), runtime)
+    state = _estimate(plan, runtime)
+    assert state.draws is not None
     assert len(calls) == 3
-    assert not work.missed
-    evidence = work.evidence(draws, GAMMA2)
+    assert not state.missed
+    evidence = part_only(plan, state)
     # Two modes, each the density of 3 independent N(±2, 1/16) less their constant, times the prior.
     each = 3 * (0.5 * math.log(math.pi / 8) + laws.norm.logpdf(2.0, 0.0, math.hypot(3.0, 0.25)))
     error = math.sqrt(float(evidence.relative_variance))
@@ -254,33 +261,36 @@ def two_modes() -> Any:
     return jnp.exp(-0.1 * x[0])
 
 
-def test_missed_modes_are_found_by_a_fresh_exploration(rng_key: jax.Array) -> None:
+STAGES_WITH_SCOUTS = [f"estimand.methods.adaptive.{name}" for name in ("explore", "validate")]
+
+
+def one_sided(plan: Plan, state: State, runtime: Any, part: Part, *wider: int) -> Any:
+    """Scouts that do not see one of the two modes."""
+    state, found = scout(plan, state, runtime, part, *wider)
+    log_weights = np.where(found.points[:, 0] > 0, found.log_weights, -np.inf)
+    return state, found._replace(log_weights=log_weights)
+
+
+@pytest.mark.parametrize("is_blind", [False, True])
+def test_missed_modes_are_found_by_a_fresh_exploration(
+    is_blind: bool, rng_key: jax.Array, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The proposal is fitted to one of two modes; validation scouts find the other."""
-    from estimand.methods.adaptive.draws import GAMMA2, Part
-    from estimand.methods.adaptive.method import _Work
-
-    density = ep.Density.of(two_modes())
-    for is_blind in (False, True):
-        work = _Work(ep.AdaptiveIS(), rng_key, density, [GAMMA2, Part(1, 0), Part(-1, 0)])
-        if is_blind:
-            scout = work._scout
-
-            def one_sided(part: Any, wider: int = 1, scout: Any = scout) -> Any:
-                found = scout(part, wider)
-                log_weights = np.where(found.points[:, 0] > 0, found.log_weights, -np.inf)
-                return found._replace(log_weights=log_weights)
-
-            work._scout = one_sided  # type: ignore[method-assign]
-            work._explore()
-            work.exploration = work.spent, work.seconds
-            work.part_costs = {}  # no wider exploration, which would find the mode
-            work._scout = scout  # type: ignore[method-assign]
-            proposal = work._refine()
-            draws = work._integrate(proposal)
-            work._validate(proposal, draws, list(work.explored))
-        else:
-            work.estimate()
-        assert bool(work.missed) == is_blind
+    runtime, parts = LocalRuntime(), (GAMMA2, Part(1, 0), Part(-1, 0))
+    plan = ep.AdaptiveIS()._plan(rng_key, ep.Density.of(two_modes()), parts, runtime)
+    if is_blind:
+        with monkeypatch.context() as patch:
+            patch.setattr(f"{STAGES_WITH_SCOUTS[0]}.scout", one_sided)
+            state = explore(plan, State(), runtime, lambda _probe: None)
+            state = fit(plan, state, runtime, state.found)
+        spent = Effort(state.cost.spent, seconds_since(plan, runtime))
+        # Without part costs there is no wider exploration, which would find the mode.
+        state = refine(plan, state._replace(exploration=spent, part_costs={}), runtime)
+        state = integrate(plan, state, runtime, lambda _state: None)
+        state = validate(plan, state, runtime, state.explored)
+    else:
+        state = _estimate(plan, runtime)
+    assert bool(state.missed) == is_blind
 
 
 @pytest.mark.usefixtures("relaxed_ranks")

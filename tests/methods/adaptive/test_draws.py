@@ -12,7 +12,7 @@ import scipy.stats
 
 import estimand as ep
 from estimand.methods.adaptive import draws as importance
-from estimand.methods.adaptive.draws import GAMMA2, Draws, Means, Part
+from estimand.methods.adaptive.draws import GAMMA2, Draws, Evaluated, Means, Part
 from estimand.methods.adaptive.proposal import Proposal
 from estimand.sampling import mixture
 from estimand.sampling.mixture import Mixture
@@ -70,39 +70,40 @@ def test_a_component_is_integrated_exactly(seed: int) -> None:
     rng = np.random.default_rng(seed)
     for _ in range(5):
         draws = drawn(rng, FIRST.logpdf)
-        assert importance.controlled_log_mean(draws, GAMMA2) == pytest.approx(0.0, abs=1e-6)
-        assert importance.part_variance(draws, GAMMA2) < 1e-12
+        means = Means.of(draws)
+        evidence = importance.part_evidence(means, GAMMA2)
+        assert float(evidence.log_z) == pytest.approx(0.0, abs=1e-6)
+        assert importance.part_variance(means, GAMMA2) < 1e-12
         bare = drawn(rng, FIRST.logpdf, controls=False)
-        assert importance.part_variance(bare, GAMMA2) > 1e-5
+        assert importance.part_variance(Means.of(bare), GAMMA2) > 1e-5
 
 
 def test_controlled_means_are_unbiased(seed: int) -> None:
     """γ is not a mixture of the components: unbiased, less variance, intervals that cover."""
     rng, law = np.random.default_rng(seed), scipy.stats.norm(1.5, 1.2)
     runs = [(drawn(rng, law.logpdf), drawn(rng, law.logpdf, controls=False)) for _ in range(400)]
-    means = np.array(
-        [[math.exp(importance.controlled_log_mean(d, GAMMA2)) for d in pair] for pair in runs]
-    )
+    found = [[importance.part_evidence(Means.of(d), GAMMA2) for d in pair] for pair in runs]
+    means = np.array([[math.exp(item.log_z) for item in pair] for pair in found])
     assert_mean(means, 1.0)
     controlled, plain = means.std(axis=0)
     assert controlled < 0.8 * plain
-    error = np.array([math.sqrt(importance.part_variance(d, GAMMA2)) for d, _ in runs])
+    error = np.array([item.standard_error for item, _ in found])
     reach = scipy.stats.t(15).ppf(0.975) * error
     assert_coverage(means[:, 0] - reach, means[:, 0] + reach, 1.0, at_least=0.92)
 
 
-def test_figures_of_a_ratio(seed: int) -> None:
+def test_estimates_of_a_ratio(seed: int) -> None:
     """E[x] under a normal distribution, whose parts have opposite signs; intervals cover."""
     rng, law = np.random.default_rng(seed), scipy.stats.norm(1.5, 1.2)
     quantile = scipy.stats.t(15).ppf(0.975)
-    figures = [importance.output_figures(drawn(rng, law.logpdf), 0) for _ in range(300)]
-    assert {item.degrees for item in figures} == {15.0}
-    values = np.array([item.value for item in figures])
-    reach = quantile * np.array([item.standard_error for item in figures])
+    found = [importance.output_estimate(Means.of(drawn(rng, law.logpdf)), 0) for _ in range(300)]
+    assert {item.degrees for item in found} == {15.0}
+    values = np.array([item.value for item in found])
+    reach = quantile * np.array([item.standard_error for item in found])
     assert_mean(values, 1.5)
     assert_coverage(values - reach, values + reach, 1.5, at_least=0.92)
     magnitude = law.expect(abs)
-    assert np.mean([item.magnitude for item in figures]) == pytest.approx(magnitude, rel=0.02)
+    assert np.mean([item.magnitude for item in found]) == pytest.approx(magnitude, rel=0.02)
 
 
 def test_a_component_that_is_rarely_drawn_is_not_a_control() -> None:
@@ -111,10 +112,10 @@ def test_a_component_that_is_rarely_drawn_is_not_a_control() -> None:
     )
     group = Warped(rare)
     points = np.linspace(-2, 2, 50)[:, None]
-    found = (points, np.zeros(50), np.zeros(50), np.ones((50, 1)), np.zeros((50, 1)))
+    found = Evaluated(points, np.zeros(50), np.zeros(50), np.ones((50, 1)), np.zeros((50, 1)))
     proposal = Proposal({GAMMA2: group}, {GAMMA2: 1.0}, MIX)
-    assert proposal.evaluated(found, 0).controls.shape == (50, 5)
-    frequent = proposal._replace(least_control=0.01).evaluated(found, 0).controls
+    assert proposal.weighed(found, 0).controls.shape == (50, 5)
+    frequent = proposal._replace(least_control=0.01).weighed(found, 0).controls
     assert frequent.shape == (50, 4)
 
 
@@ -135,7 +136,7 @@ def test_pooled_pilots_count_by_their_effective_size(seed: int) -> None:
     points, log_weights = importance.pooled([good, bad], GAMMA2)
     assert len(points) == 3200
     weights = np.exp(log_weights)
-    sizes = [importance.part_ess(pilot, GAMMA2) for pilot in (good, bad)]
+    sizes = [pilot.ess(GAMMA2) for pilot in (good, bad)]
     assert sizes[0] > 10 * sizes[1]
     assert weights[:1600].sum() / weights[1600:].sum() == pytest.approx(sizes[0] / sizes[1])
 

@@ -57,7 +57,7 @@ def _fit_part(plan: Plan, state: State, runtime: Runtime, part: Part) -> tuple[S
 def _curvature(
     plan: Plan, state: State, runtime: Runtime, part: Part, found: Exploration
 ) -> tuple[State, Mixture | None]:
-    """The Gaussian law of the curvature at the mode, in many dimensions and if there is one."""
+    """The Gaussian with the curvature at the mode, in many dimensions and if there is one."""
     density = plan.density.part(part.name, part.output)
     is_worth_it = density.dimension >= MIN_LAPLACE_DIMENSION
     if not is_worth_it or gradient_mode(density) != "reverse":

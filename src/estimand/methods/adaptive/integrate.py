@@ -17,7 +17,7 @@ from estimand.methods.adaptive.plan import (
 from estimand.runtime import Runtime
 from estimand.trust import thresholds
 
-# Draws are cheap beside an expensive exploration: at least this share of its evaluations.
+# Draws cost little compared with exploration: at least this share of its evaluations.
 DRAW_SHARE = 0.3
 # Draws of a replicate from a component, at the least, for its share to be a control variate.
 MIN_CONTROLLED = 20

@@ -143,7 +143,7 @@ class AdaptiveIS(Settings):
             if limited.offered is None:
                 raise
             detail = "the time limit was reached before all checks were made"
-            finding = Finding(Status.not_converged, None, detail, "time")
+            finding = Finding(Status.interrupted, None, detail, "time")
             return limited.offered().with_finding(finding)
 
     def estimate(self, rng_key: jax.Array, density: Density) -> Evidence:

@@ -43,7 +43,7 @@ class Exploration(NamedTuple):
     def flattened(self) -> Exploration:
         """The same with islands of equal weight, but for those that found next to nothing.
 
-        All islands sample the same law, and what they estimate Z to be is noisier than that.
+        All islands sample the same distribution, and their estimates of Z would only add noise.
         """
         is_rich = self.log_weights > self.log_weights.max() - MAX_LAG
         return self._replace(log_weights=np.where(is_rich, 0.0, -np.inf))

@@ -2,7 +2,7 @@
 
 Plain coordinates are NumPyro's unconstrained ones. Standardised coordinates are (x − location) /
 scale where a prior has these: the "non-centred" parametrisation. Where a support has an edge they
-are stretched, so that a density which ends at the edge has the tails of a normal law. With relaxed
+are stretched, so that a density that ends at the edge has Gaussian tails. With relaxed
 integers a real number stands for each integer, in an interval of length one.
 """
 
@@ -75,7 +75,7 @@ _POSITIVE_SCALES: dict[type, Callable] = {
 
 
 def location_scale(fn: Any) -> Any:
-    """The map from a standard law to one with a location or a scale; None for all others."""
+    """The map that adds location and scale to a standard distribution; None if there are none."""
     base = fn
     while isinstance(base, dist.ExpandedDistribution | dist.Independent):
         base = base.base_dist

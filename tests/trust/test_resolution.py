@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
+import math
+import sys
 from collections.abc import Callable
 from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import numpyro
 import numpyro.distributions as dist
 import pytest
 
 import estimand as ep
+from estimand.density import Density
+from estimand.trust import Evidence, OutputEstimate, Parts, check_resolution
 from tests.parameters import product
 from tests.stats import assert_estimate
+from tests.trust.helpers import evidence
 
 
 def of(law: Any, target: Callable[[Any], Any] = lambda x: x) -> ep.Expectation:
@@ -100,3 +106,42 @@ def test_in_single_precision() -> None:
     with jax.enable_x64(False):
         result = ep.estimate_expectation(of(dist.Uniform(0.0, 1.0)), QUICK)
     assert abs(result.value - 0.5) < 0.005
+
+
+# --- the check by itself ---
+
+
+def with_lost(count: int, log_z: float = 0.0) -> Evidence:
+    """Evidence with so many of its 2,000 equally weighted positions where numbers end."""
+    positions = np.zeros((2000, 1))
+    positions[:count] = 0.5 * math.log(sys.float_info.max)
+    return evidence(log_z, num_samples=2000)._replace(positions=jnp.asarray(positions))
+
+
+def resolution(*parts: Evidence | None) -> list[ep.Finding]:
+    output = OutputEstimate(1.0, 0.01, parts=Parts(*parts))
+    return check_resolution(output, Density.of(of(dist.HalfNormal(1.0))))
+
+
+def test_a_thousandth_of_the_mass_may_be_lost() -> None:
+    assert resolution(with_lost(2), None, with_lost(0)) == []
+    (finding,) = resolution(with_lost(3), None, with_lost(0))
+    assert finding == ep.Finding(
+        ep.Status.unresolved,
+        "Z1_plus",
+        "0.15 % of the mass is where numbers end or are too coarse; at most 0.1 % allowed",
+        "resolution",
+    )
+
+
+def test_every_part_that_matters_is_looked_at() -> None:
+    found = resolution(with_lost(100), with_lost(200, math.log(0.5)), with_lost(300))
+    assert [(finding.part, finding.detail.split(" of")[0]) for finding in found] == [
+        ("Z1_plus", "5 %"),
+        ("Z1_minus", "10 %"),
+        ("Z2", "15 %"),
+    ]
+    # All of the negative part is less than half of the error of the others, which is one percent.
+    assert resolution(with_lost(0), with_lost(200, math.log(0.001)), with_lost(0)) == []
+    nothing = evidence(-math.inf, math.inf, log_weights=[-math.inf] * 10)
+    assert resolution(with_lost(0), nothing, with_lost(0)) == []
