@@ -371,8 +371,9 @@ def estimate_expectation(
 
     Ctrl-C is obeyed at the next safe point, between compiled steps, and gives what is known by
     then as an estimate with status `interrupted`: returned, or with ``throw=True`` as the error's
-    `estimate`. Where nothing is known yet it is a KeyboardInterrupt as usual. A checkpoint stays
-    whole, and the same call goes on from it.
+    `estimate`. Where nothing is known yet it is a KeyboardInterrupt as usual; a run that ends
+    before the next safe point is returned whole. A checkpoint stays whole, and the same call
+    resumes from it.
 
     Raises:
         EstimationError: if the status is not `ok`, unless ``throw=False``.
@@ -437,7 +438,10 @@ class _Maker:
             except KeyboardInterrupt:
                 if runtime.offered is None or not takes_offers:
                     raise
+                clock.between = None
                 run = interrupted(runtime.offered(), time.perf_counter() - started)
+            # What is known now is returned, even if Ctrl-C is pressed again.
+            clock.between = None
             run = run._replace(outputs=checked(run.outputs, density))
         assert expectation.output is not None
         return Estimate(

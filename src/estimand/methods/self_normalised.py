@@ -118,7 +118,7 @@ def _weighted(f: np.ndarray, evidence: Evidence) -> OutputEstimate:
 def _part(log_weights: np.ndarray, evidence: Evidence) -> Evidence:
     """The same samples as evidence of γf⁺ or γf⁻."""
     zeros = jnp.zeros(log_weights.size, jnp.int32)
-    weights = jnp.asarray(np.nan_to_num(log_weights, nan=-np.inf, neginf=-np.inf))
+    weights = jnp.asarray(np.where(log_weights < np.inf, log_weights, -np.inf))
     return evidence_from_weights(weights, evidence.positions, zeros, zeros, zeros)
 
 

@@ -29,7 +29,7 @@ class CompilationClock:
     """
 
     def __init__(self, between: Callable[[], None] | None = None):
-        self._between = between
+        self.between = between
 
     def __enter__(self) -> CompilationClock:
         _listen()
@@ -68,8 +68,8 @@ def _record(event: str, duration_secs: float, **_: str | int) -> None:
     clock.intervals.append((end - duration_secs, end))
     if event.endswith("backend_compile_duration"):
         clock.num_compilations += 1
-    if clock._between is not None:
-        clock._between()
+    if clock.between is not None:
+        clock.between()
 
 
 _listening = False

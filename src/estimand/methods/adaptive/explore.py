@@ -22,7 +22,7 @@ from estimand.sampling import mixture as mixtures
 ENOUGH_FROM_PRIOR = 100.0
 
 
-def explore(plan: Plan, state: State, runtime: Runtime, offer: Callable[[Draws], None]) -> State:
+def explore(plan: Plan, state: State, runtime: Runtime, offer: Callable[[State], None]) -> State:
     """Prior draws, and scouts for the parts that these do not see well enough."""
     report(plan, state, runtime, "drawing from the prior")
     columns = run_task(runtime, draw_prior, plan.density, plan.key("probe"), PROBE)
@@ -32,7 +32,7 @@ def explore(plan: Plan, state: State, runtime: Runtime, offer: Callable[[Draws],
         return state._replace(has_nan=True)
     probe = Draws.from_prior(evaluated, plan.sizes.num_replicates)
     state = state._replace(has_nan=probe.nan_mass() > 0)
-    offer(probe)
+    offer(state._replace(draws=probe))
     prior = run_task(runtime, fit_prior, probe.positions, plan.seed("prior"), kinds=(Mixture,))
     state = state._replace(prior=prior)
     enough = max(ENOUGH_FROM_PRIOR, 20 * mixtures.num_moments(plan.density.dimension))

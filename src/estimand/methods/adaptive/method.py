@@ -16,7 +16,7 @@ import numpy as np
 
 from estimand.density import Density
 from estimand.estimators import SMC
-from estimand.methods.adaptive.draws import GAMMA2, Draws, Part
+from estimand.methods.adaptive.draws import GAMMA2, Part
 from estimand.methods.adaptive.explore import explore
 from estimand.methods.adaptive.fit import fit
 from estimand.methods.adaptive.integrate import integrate
@@ -233,10 +233,7 @@ def _estimate(plan: Plan, runtime: Runtime) -> State:
         if GAMMA2 in plan.parts:
             runtime.offer(lambda: _run(plan, state))
 
-    def offer_probe(probe: Draws) -> None:
-        offer(State(draws=probe).paid(PROBE))
-
-    state = explore(plan, State(), runtime, offer_probe)
+    state = explore(plan, State(), runtime, offer)
     state = fit(plan, state, runtime, state.found)
     if not state.groups:
         return state
