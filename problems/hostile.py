@@ -319,12 +319,12 @@ def likelihood_of_scale_e1000() -> ep.Expectation:
 # State, randomness and control flow --------------------------------------------------------------
 
 
-@hostile(refused("'program'", "other numbers on every call", "numpyro.sample"))
+@hostile(refused("'program'", "different numbers on every call", "numpyro.sample"))
 def random_target() -> ep.Expectation:
     return returning(lambda x: x + np.random.default_rng().normal())
 
 
-@hostile(refused("'program'", "other numbers on every call", "remove the state"))
+@hostile(refused("'program'", "different numbers on every call", "remove the state"))
 def stateful_target() -> ep.Expectation:
     calls: list[None] = []
 
@@ -335,7 +335,7 @@ def stateful_target() -> ep.Expectation:
     return returning(count)
 
 
-@hostile(refused("'program'", "other numbers on every call", "numpyro.sample"))
+@hostile(refused("'program'", "different numbers on every call", "numpyro.sample"))
 def random_likelihood() -> ep.Expectation:
     @ep.expectation
     def program() -> Any:
@@ -369,7 +369,7 @@ def mutable_default_argument() -> ep.Expectation:
     return program(2.0)
 
 
-@hostile(refused("'program'", "other numbers on every call", "remove the state"))
+@hostile(refused("'program'", "different numbers on every call", "remove the state"))
 def mutable_default_argument_in_the_target() -> ep.Expectation:
     @ep.expectation
     def program(seen: list = []) -> Any:  # noqa: B006 - that is the point

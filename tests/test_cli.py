@@ -128,10 +128,10 @@ def test_a_run_with_a_checkpoint_ends_as_a_record(folder: Path) -> None:
     assert invoke(folder, *command, "--json").stdout == first.stdout
     result = invoke(folder, *command, "--seed", "1")
     assert result.exit_code == 2
-    assert "is of another run: it has key" in result.stderr
+    assert "belongs to another run: it has key" in result.stderr
     result = invoke(folder, "run", "model.py:bound", "--checkpoint", "model.py")
     assert result.exit_code == 2
-    assert "left alone" in result.stderr
+    assert "is not changed" in result.stderr
     assert (folder / "model.py").read_text() == MODEL
 
 
@@ -178,7 +178,7 @@ def test_compare_shows_three_methods_side_by_side(folder: Path) -> None:
         (["model.py:program", "--data", "model.py"], "must be one of .json, .csv"),
         (["model.py:program", "--data", "extra.json"], "unexpected keyword argument 'z'"),
         (["model.py:program", "--data", "broken.json"], "broken.json"),
-        (["model.py:program", "--data", "words.json"], "no numbers"),
+        (["model.py:program", "--data", "words.json"], "not numbers"),
         (["model.py:bound", "--data", "data.json"], "has its data already"),
         (["model.py:table", "--data", "text.csv"], "row 3, column 'b': 'x' is not a number"),
         (["model.py:table", "--data", "ragged.csv"], "row 2 has 1 cells; the header has 2"),

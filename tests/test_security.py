@@ -94,7 +94,7 @@ def test_a_pickle_is_no_record_and_no_checkpoint(tmp_path: Path) -> None:
     path.write_bytes(pickle.dumps(Malice(marker)))
     with pytest.raises(ep.RecordError, match="not a record"):
         ep.load(path)
-    with pytest.raises(ep.CheckpointError, match="left alone"):
+    with pytest.raises(ep.CheckpointError, match="is not changed"):
         ep.estimate_expectation(square(2.0), checkpoint=path)
     assert not marker.exists()
 

@@ -78,7 +78,7 @@ def load_program(spec: str) -> ExpectationProgram | Expectation:
         raise click.UsageError(f"{file} has no {name!r}; it has the programs {known}.")
     if not isinstance(program, ExpectationProgram | Expectation):
         raise click.UsageError(
-            f"{name!r} in {file} is no expectation program: put @ep.expectation above it, and "
+            f"{name!r} in {file} is not an expectation program: put @ep.expectation above it, and "
             "return the quantity of interest."
         )
     return program
@@ -111,7 +111,7 @@ def _read_json(path: Path) -> Any:
         if isinstance(value, list):
             numbers = np.asarray(value)
             if numbers.dtype.kind not in "biuf":
-                raise ValueError("a list has entries that are no numbers, or rows of other length")
+                raise ValueError("a list has entries that are not numbers, or ragged rows")
             return numbers
         if isinstance(value, dict):
             return {key: array(item) for key, item in value.items()}
@@ -310,7 +310,7 @@ _record = click.argument("record", type=click.Path(path_type=Path, dir_okay=Fals
 @click.option(
     "--checkpoint",
     type=click.Path(path_type=Path),
-    help="Keep the work here as it is done: after a crash the same command goes on from it.",
+    help="Save the work here as it is done: after a crash the same command resumes from it.",
 )
 @click.option("--report", type=click.Path(path_type=Path), help="Write an HTML report here.")
 @_json

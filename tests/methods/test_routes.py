@@ -203,7 +203,7 @@ def test_only_weak_outputs_are_replaced_and_with_all_that_they_stand_on() -> Non
     assert taken.outputs[1].parts is better.parts
     assert taken.outputs[1].route == "a test"
     assert taken.outputs[1].status is Status.ok
-    assert taken.notes == ("[1] by a test: before, it was heavy_tailed",)
+    assert taken.notes == ("[1] by a test (was heavy_tailed)",)
     for output in taken.outputs:
         parts: Parts = output.parts
         ratio = math.exp(parts.log_z("plus") - parts.log_z("normaliser"))

@@ -474,7 +474,7 @@ def test_outputs_that_change_between_calls() -> None:
 
     with pytest.raises(ep.ProgramError) as error:
         forgetful()
-    assert_says(error, "'forgetful'", "another structure on every call", "(1,)", "(2,)")
+    assert_says(error, "'forgetful'", "a different structure on every call", "(1,)", "(2,)")
     assert_says(error, "remove the state")
 
 

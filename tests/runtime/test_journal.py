@@ -184,7 +184,7 @@ def test_the_refusal_says_what_differs(tmp_path: Path, name: str, words: str) ->
     write(path, 1)
     before = path.read_bytes()
     with (
-        pytest.raises(journal.CheckpointError, match=f"of another run: it has {words}[.]"),
+        pytest.raises(journal.CheckpointError, match=f"to another run: it has {words}[.]"),
         journal.writing(path, {**FINGERPRINT, name: "other"}),
     ):
         pass
@@ -193,7 +193,7 @@ def test_the_refusal_says_what_differs(tmp_path: Path, name: str, words: str) ->
 
 @pytest.mark.parametrize(
     ("content", "words"),
-    [(b"a letter", "left alone"), (journal.NAME + b"2\nxyz", "another version")],
+    [(b"a letter", "is not changed"), (journal.NAME + b"2\nxyz", "another version")],
 )
 def test_foreign_files_are_left_alone(tmp_path: Path, content: bytes, words: str) -> None:
     path = tmp_path / "a.est"

@@ -77,7 +77,7 @@ def _site_scales(owner: str, density: Density, scales: dict[str, Any]) -> np.nda
     for name in scales:
         if name not in names:
             raise ValueError(
-                f"{owner}: scale names {name!r}, which is no continuous site of program "
+                f"{owner}: scale names {name!r}, which is not a continuous site of program "
                 f"{density.name!r}; it has {names}."
             )
     pieces = []

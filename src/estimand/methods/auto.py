@@ -14,13 +14,7 @@ from estimand.density import Density
 from estimand.estimators import SMC, BridgeSampling, Estimator, ImportanceSampling
 from estimand.methods.adaptive import AdaptiveIS, parts_of, require_budget
 from estimand.methods.posterior_bridge import PosteriorBridge
-from estimand.methods.protocol import (
-    Cost,
-    Run,
-    in_plain_coordinates,
-    over_budget,
-    over_time,
-)
+from estimand.methods.protocol import Budget, Cost, Run, in_plain_coordinates
 from estimand.methods.tabi import TABI
 from estimand.model import ProgramError
 from estimand.runtime import OutOfTimeError, Progress, Runtime
@@ -110,9 +104,9 @@ class Auto(Settings):
         require_budget("Auto", self.max_evaluations, least_evaluations(density))
 
     def run(self, rng_key: jax.Array, density: Density, runtime: Runtime) -> Run:
-        started = runtime.clock()
-        limited = runtime.until(started + self.max_seconds)
-        journey = Journey(self, rng_key, density, limited, started)
+        budget = Budget(self.max_evaluations, self.max_seconds, runtime.clock())
+        limited = runtime.until(budget.started + self.max_seconds)
+        journey = Journey(self, rng_key, density, limited, budget.started)
         try:
             for route in ROUTES:
                 if route.applies(journey):
@@ -124,12 +118,7 @@ class Auto(Settings):
             detail = f"the time limit of {self.max_seconds:g} s was reached before all routes"
             finding = Finding(Status.interrupted, None, detail, "time")
             run = limited.offered().with_finding(finding)
-        why = "a route that has begun is finished"
-        notes = over_budget(run.cost, self.max_evaluations, why)
-        if math.isfinite(self.max_seconds):
-            seconds = runtime.clock() - started
-            notes += over_time(seconds, self.max_seconds, runtime.compile_seconds())
-        return run.with_notes(*notes)
+        return budget.with_overruns(run, runtime, "a route that has begun")
 
 
 def least_evaluations(density: Density) -> int:
@@ -223,7 +212,7 @@ class Journey(NamedTuple):
             mine, other = outputs[number], others.get(number)
             if other is None or not _is_better(other, mine):
                 continue
-            notes.append(f"{self._label(number)} by {route}: before, it was {mine.status.name}")
+            notes.append(f"{self._label(number)} by {route} (was {mine.status.name})")
             outputs[number] = other._replace(route=route)
         return self._replace(outputs=tuple(outputs), notes=tuple(notes))
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any, NamedTuple, Protocol, runtime_checkable
 
@@ -107,21 +108,31 @@ def interrupted(run: Run, seconds: float) -> Run:
     return run.with_finding(Finding(Status.interrupted, None, detail, "interruption"))
 
 
-def over_budget(cost: Cost, max_evaluations: float, why: str) -> tuple[str, ...]:
-    """A note on a budget of evaluations that was overrun, if it was."""
-    if cost.spent <= max_evaluations:
-        return ()
-    return (f"spent {cost.spent:,} evaluations of {max_evaluations:,} allowed: {why}",)
+class Budget(NamedTuple):
+    """What a run may spend, and when it was begun on the runtime's clock."""
 
+    max_evaluations: int
+    max_seconds: float
+    started: float
 
-def over_time(seconds: float, max_seconds: float, compiling: float) -> tuple[str, ...]:
-    """A note on a time limit that was overrun, if it was by more than a twentieth."""
-    if seconds <= 1.05 * max_seconds:
-        return ()
-    return (
-        f"took {_seconds(seconds)} of {max_seconds:g} s allowed ({_seconds(compiling)} compiling): "
-        "a step that has begun is finished",
-    )
+    def with_overruns(self, run: Run, runtime: Runtime, why: str) -> Run:
+        """The run with a note for each limit that it overran, by how much and why.
+
+        Times within a twentieth of the limit are not worth a note.
+        """
+        notes = []
+        if (spent := run.cost.spent) > self.max_evaluations:
+            allowed = f"{self.max_evaluations:,} allowed"
+            notes.append(f"spent {spent:,} evaluations of {allowed}: {why} is finished")
+        if math.isfinite(self.max_seconds):
+            seconds = runtime.clock() - self.started
+            if seconds > 1.05 * self.max_seconds:
+                compiling = _seconds(runtime.compile_seconds())
+                notes.append(
+                    f"took {_seconds(seconds)} of {self.max_seconds:g} s allowed ({compiling} "
+                    "compiling): a step that has begun is finished"
+                )
+        return run.with_notes(*notes)
 
 
 def _seconds(seconds: float) -> str:

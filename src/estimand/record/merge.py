@@ -100,7 +100,7 @@ def _check(records: Sequence[Record]) -> None:
             if getattr(record.provenance, field) != getattr(first.provenance, field):
                 what = field.removesuffix("_digest")
                 raise MergeError(
-                    f"merge: record {number} is of other {_other(what)} than record 1 ({what} "
+                    f"merge: record {number} has different {_other(what)} from record 1 ({what} "
                     f"{_shown(record, what)} against {_shown(first, what)}). Only runs of the "
                     "same program, data and method can be merged."
                 )
@@ -108,7 +108,7 @@ def _check(records: Sequence[Record]) -> None:
             if key in names:
                 raise MergeError(
                     f"merge: records {names[key]} and {number} have the same random key ({key}): "
-                    "they are the same run twice, which adds no knowledge. Run it again with "
+                    "they are the same run twice, which adds nothing. Run it again with "
                     "another rng_key."
                 )
             names[key] = number

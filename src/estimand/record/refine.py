@@ -82,5 +82,5 @@ def question_of(
         "method": f"give method={estimate.method}",
     }.items():
         if getattr(given, f"{what}_digest") != getattr(estimate.provenance, f"{what}_digest"):
-            raise ValueError(f"refine: the estimate is of another {what}: {remedy}.")
+            raise ValueError(f"refine: the estimate belongs to another {what}: {remedy}.")
     return Question(expectation, method)

@@ -93,7 +93,7 @@ def load(path: str | os.PathLike) -> dict[str, Any]:
         )
     if int(words[1]) < VERSION:
         raise RecordError(
-            f"{path} has format version {words[1]}, of a time before the first release; this "
+            f"{path} has format version {words[1]}, from before the first release; this "
             f"estimand reads version {VERSION}. Run the estimation again."
         )
     if hashlib.sha256(payload).hexdigest() != words[2]:

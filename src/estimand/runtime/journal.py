@@ -115,7 +115,7 @@ class Journal:
             if entry.label != label:
                 raise CheckpointError(
                     f"checkpoint {self._path}: it has {entry.label!r} where this run has "
-                    f"{label!r}. It was written by other code; delete it to start afresh."
+                    f"{label!r}. It was written by other code; delete it to start again."
                 )
             self._file.seek(entry.offset)
             return _decoded(self._file.read(entry.length), kinds)
@@ -171,8 +171,8 @@ def require_same(
     ]
     if differences:
         raise CheckpointError(
-            f"checkpoint {path} is of another run: it has {'; '.join(differences)}. Give another "
-            "file, or delete this one to start afresh."
+            f"checkpoint {path} belongs to another run: it has {'; '.join(differences)}. Give "
+            "another file, or delete this one to start again."
         )
 
 
@@ -182,19 +182,19 @@ def _refuse(path: Path, fingerprint: dict[str, str]) -> None:
         if not line.startswith(NAME):
             raise CheckpointError(
                 f"checkpoint {path}: there is a file of that name which is neither a checkpoint "
-                "nor a record of estimand; it is left alone. Give another name."
+                "nor a record of estimand; it is not changed. Give another name."
             )
         if line != MAGIC:
             raise CheckpointError(
-                f"checkpoint {path} was written by another version of estimand: go on with that "
-                "one, or delete the file to start afresh."
+                f"checkpoint {path} was written by another version of estimand: continue with that "
+                "one, or delete the file to start again."
             )
         header = _next_body(file, _START, os.fstat(file.fileno()).st_size)
     if header is not None:
         require_same(path, json.loads(header), fingerprint)
     raise CheckpointError(
-        f"checkpoint {path} is damaged at its start, so that nothing says which run it is of: "
-        "delete it to start afresh."
+        f"checkpoint {path} is damaged at its start, so its run cannot be identified: "
+        "delete it to start again."
     )
 
 

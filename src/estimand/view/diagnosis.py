@@ -294,10 +294,10 @@ def _advice(
         return ""
     gain = plain.true_error / output.standard_error
     if gain < 1.5:
-        return "Averaging as many posterior draws would have been as good: that is enough here."
+        return "Averaging as many posterior draws would have been just as good here."
     return (
         f"Averaging as many posterior draws would have had {_rounded(gain)} times the error; it "
-        f"needs {_rounded(gain**2)} times as many draws to come as close."
+        f"needs {_rounded(gain**2)} times as many draws to match it."
     )
 
 

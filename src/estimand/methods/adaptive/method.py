@@ -34,7 +34,7 @@ from estimand.methods.adaptive.plan import (
 from estimand.methods.adaptive.proposal import Exploration
 from estimand.methods.adaptive.refine import refine
 from estimand.methods.adaptive.validate import validate
-from estimand.methods.protocol import Run, in_plain_coordinates, over_budget, over_time
+from estimand.methods.protocol import Budget, Run, in_plain_coordinates
 from estimand.model import ProgramError
 from estimand.runtime import LocalRuntime, OutOfTimeError, Runtime
 from estimand.sampling import mixture as mixtures
@@ -124,14 +124,9 @@ class AdaptiveIS(Settings):
         return PROBE + sizes.pilot + sizes.num_replicates * sizes.round
 
     def run(self, rng_key: jax.Array, density: Density, runtime: Runtime) -> Run:
-        started = runtime.clock()
+        budget = Budget(self.max_evaluations, self.max_seconds, runtime.clock())
         run = self.run_within(rng_key, density, runtime)
-        why = "an exploration that has begun is finished"
-        notes = over_budget(run.cost, self.max_evaluations, why)
-        if math.isfinite(self.max_seconds):
-            seconds = runtime.clock() - started
-            notes += over_time(seconds, self.max_seconds, runtime.compile_seconds())
-        return run.with_notes(*notes)
+        return budget.with_overruns(run, runtime, "an exploration that has begun")
 
     def run_within(self, rng_key: jax.Array, density: Density, runtime: Runtime) -> Run:
         """As `run`, for a method that accounts for budget and time itself."""
@@ -209,8 +204,8 @@ def require_budget(owner: str, max_evaluations: int, least: int) -> None:
     """Refuses a budget below the least that a method can do."""
     if max_evaluations < least:
         raise ProgramError(
-            f"{owner}: max_evaluations={max_evaluations:,} is below the least that it can do with "
-            f"this program, {least:,}. Allow at least that many."
+            f"{owner}: max_evaluations={max_evaluations:,} is too small: with this program it "
+            f"needs at least {least:,}."
         )
 
 

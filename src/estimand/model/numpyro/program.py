@@ -283,7 +283,7 @@ def bind(
         latents, output, constants = _inspect(program, nothing, (), needs_output)
     except _CONCRETE as error:
         raise ProgramError(
-            f"program {program.name!r} needs the value of a latent site as a number of Python, and "
+            f"program {program.name!r} needs the value of a latent site as a Python number, and "
             "JAX traces it without one. Use jnp.where or jax.lax.cond instead of if, and functions "
             "of jax.numpy instead of numpy and math."
         ) from error
@@ -291,15 +291,15 @@ def bind(
     again = _inspect(program, nothing, (), needs_output)
     if again[:2] != (latents, output):
         raise ProgramError(
-            f"program {program.name!r} gives another structure on every call: first "
+            f"program {program.name!r} has a different structure on every call: first "
             f"{_structure(latents, output)}, then {_structure(*again[:2])}. Sites and return value "
             "must be the same in every run; remove the state that the program keeps."
         )
     if not _are_equal(again[2], constants):
         raise ProgramError(
-            f"program {program.name!r} computes with other numbers on every call: it keeps state, "
-            "or draws random numbers that are no sites. Draw with numpyro.sample, and remove the "
-            "state."
+            f"program {program.name!r} computes with different numbers on every call: it keeps "
+            "state, or draws random numbers that are not sites. Draw with numpyro.sample, and remove "
+            "the state."
         )
     data = _traceable_data(program, leaves, treedef, (latents, output), needs_output) or nothing
     return Expectation(program, data, latents, output)
