@@ -175,8 +175,29 @@ def test_outline_sees_words_and_not_numbers() -> None:
     assert outline("1 ok") != outline("1 low_ess")
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("page", pages_with("python"))
+# Guides on how to extend the library, each with a complete example, and the lines it may have.
+EXTENDING = [page for page in PAGES if "/adding-" in page]
+MAX_EXAMPLE = 60
+
+
+@pytest.mark.parametrize("page", EXTENDING)
+def test_examples_of_extensions_are_short(page: str) -> None:
+    lines = [
+        line
+        for block in blocks_of(page)
+        if block.language == "python"
+        for line in block.text.splitlines()
+    ]
+    assert 0 < len(lines) <= MAX_EXAMPLE
+
+
+@pytest.mark.parametrize(
+    "page",
+    [
+        pytest.param(page, marks=() if page in EXTENDING else pytest.mark.slow)
+        for page in pages_with("python")
+    ],
+)
 def test_code_in_pages_runs(
     page: str,
     tmp_path: Path,
@@ -324,8 +345,9 @@ def test_the_site_builds_and_asks_for_nothing_outside(
 ) -> None:
     """Strictly: a broken link or anchor, or a name that is not there, is an error."""
     monkeypatch.setenv("NO_MKDOCS_2_WARNING", "1")
+    # Without --quiet, which hides warnings from strict mode, too.
     subprocess.run(
-        [sys.executable, "-m", "mkdocs", "build", "--strict", "--quiet", "--site-dir", tmp_path],
+        [sys.executable, "-m", "mkdocs", "build", "--strict", "--site-dir", tmp_path],
         cwd=ROOT,
         check=True,
     )

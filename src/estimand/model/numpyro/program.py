@@ -298,8 +298,8 @@ def bind(
     if not _are_equal(again[2], constants):
         raise ProgramError(
             f"program {program.name!r} computes with different numbers on every call: it keeps "
-            "state, or draws random numbers that are not sites. Draw with numpyro.sample, and remove "
-            "the state."
+            "state, or draws random numbers that are not sites. Draw with numpyro.sample, and "
+            "remove the state."
         )
     data = _traceable_data(program, leaves, treedef, (latents, output), needs_output) or nothing
     return Expectation(program, data, latents, output)
