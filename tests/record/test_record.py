@@ -451,10 +451,10 @@ def test_what_cannot_be_merged_is_refused() -> None:
         result.merge(estimate("cube TABI", 1))
     with pytest.raises(ep.MergeError, match="same random key"):
         result.merge(estimate("cube TABI", 2)).merge(estimate("cube TABI", 2))
-    with pytest.raises(ep.MergeError, match="other settings"):
+    with pytest.raises(ep.MergeError, match="different settings"):
         result.merge(estimate("cube adaptive", 2))
     other = ep.estimate_expectation(cube(2.5), TINY, rng_key=2, throw=False)
-    with pytest.raises(ep.MergeError, match="other data"):
+    with pytest.raises(ep.MergeError, match="different data"):
         result.merge(other)
 
     @ep.expectation
@@ -464,7 +464,7 @@ def test_what_cannot_be_merged_is_refused() -> None:
         return x**2
 
     other = ep.estimate_expectation(cube_again(2.0), TINY, rng_key=2, throw=False)
-    with pytest.raises(ep.MergeError, match="other source code"):
+    with pytest.raises(ep.MergeError, match="different source code"):
         result.merge(other)
     with pytest.raises(TypeError, match="expected estimates"):
         result.merge(3)  # type: ignore[arg-type]
