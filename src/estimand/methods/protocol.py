@@ -66,15 +66,6 @@ class Method(Protocol):
     def run(self, rng_key: jax.Array, density: Density, runtime: Runtime) -> Run: ...
 
 
-@runtime_checkable
-class PartialMethod(Method, Protocol):
-    """A method that can be asked for some of the outputs."""
-
-    def run_outputs(
-        self, rng_key: jax.Array, density: Density, runtime: Runtime, outputs: Sequence[int]
-    ) -> Run: ...
-
-
 def in_plain_coordinates(
     outputs: Sequence[OutputEstimate], density: Density
 ) -> tuple[OutputEstimate, ...]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import sys
 from collections.abc import Iterable, Iterator
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -26,19 +26,11 @@ from estimand.trust.thresholds import (
 PART_NAMES = {"plus": "Z1_plus", "minus": "Z1_minus", "normaliser": "Z2"}
 
 
-class PartEstimate(Protocol):
-    """What is known of one normalising constant: `Evidence`, or what a record keeps of it."""
-
-    @property
-    def log_z(self) -> Any: ...
-    @property
-    def relative_variance(self) -> Any: ...
-    @property
-    def ess(self) -> float: ...
-
-
 class Parts(NamedTuple):
-    """The normalising constants that an output is made of; None where one was not estimated."""
+    """The normalising constants that an output is made of; None where one was not estimated.
+
+    Each is `Evidence`, or in a record that was loaded or merged the summary that is kept of it.
+    """
 
     plus: Any = None
     minus: Any = None

@@ -14,8 +14,8 @@ import sys
 # --- weights ---
 
 # Effective samples below which the standard error of one estimator's Z is too noisy to be used.
-# With fewer, the coverage of `TABI`'s 95 % intervals fails an exact binomial test over 500 runs;
-# with as many it passes (`benchmarks.calibration`, TABI rows).
+# With fewer, the coverage of `TABI`'s 95 % intervals failed an exact binomial test over 500 runs on
+# four problems; with as many it passes (the coverage tests in `tests/test_estimate.py`).
 MIN_ESS = 50.0
 # Effective draws that every part needs where all parts share the draws of one mixture, and from
 # which on a merged estimate is believed although its pieces were not. Not measured by itself: with
@@ -53,8 +53,8 @@ CANCELLATION_FLOOR = 0.01
 # --- explorations ---
 
 # Share of a fresh exploration's mass that may weigh more than any draw. On targets that the
-# mixture fits it is below 0.001, on a funnel or a missed mode above 0.02
-# (`benchmarks.missed_modes`).
+# mixture fits it is below 0.001, on a funnel or a missed mode above 0.02; the command was not
+# recorded. `benchmarks.missed_modes` counts what it lets through.
 MAX_EXCEEDANCE = 0.01
 # Explored points, at the least, that rule out a missed mode in this many dimensions or more: with
 # a fortieth of the default budget the narrow one of two modes in ten dimensions was missed with
