@@ -61,6 +61,7 @@ def test_high_dimension() -> None:
     assert evidence.status is ep.Status.ok
 
 
+@pytest.mark.slow
 def test_existing_draws(rng_key: jax.Array) -> None:
     problem = PROBLEMS["dependent"]
     mcmc = MCMC(

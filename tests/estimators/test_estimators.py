@@ -33,12 +33,16 @@ KERNELS: dict[str, Kernel] = {
 }
 
 
+# The combinations that the fast suite runs.
+FAST_ANNEALED = {("half_line", "RandomWalk"), ("half_line", "HMC"), ("simplex", "RandomWalk")}
+
+
 @pytest.mark.parametrize(
     ("name", "kernel"),
     product(
         SHAPES,
         KERNELS,
-        slow=lambda name, kernel: kernel != "RandomWalk" and (name, kernel) != ("half_line", "HMC"),
+        slow=lambda name, kernel: (name, kernel) not in FAST_ANNEALED,
     ),
 )
 def test_annealed_is_unbiased(name: str, kernel: str, rng_key: jax.Array) -> None:
@@ -68,7 +72,11 @@ def test_annealed_is_unbiased_with_discrete_sites(name: str, rng_key: jax.Array)
 
 
 @pytest.mark.parametrize(
-    "name", product([*SHAPES, "figure1", "hierarchical"], slow=lambda name: name == "simplex")
+    "name",
+    product(
+        [*SHAPES, "figure1", "hierarchical"],
+        slow=lambda name: name in ("simplex", "bounded", "dependent"),
+    ),
 )
 def test_importance_sampling_from_the_prior_is_unbiased(name: str, rng_key: jax.Array) -> None:
     assert_all_parts_unbiased(ep.ImportanceSampling(num_samples=400), PROBLEMS[name], rng_key)
@@ -94,6 +102,7 @@ def test_importance_sampling_from_a_proposal_is_unbiased(
     assert_all_parts_unbiased(estimator, PROBLEMS[name], rng_key)
 
 
+@pytest.mark.slow
 def test_importance_sampling_from_an_autoguide(rng_key: jax.Array) -> None:
     """NumPyro's automatic guides draw an auxiliary vector and Deltas; their density is right."""
     from numpyro.infer import SVI, Trace_ELBO, autoguide
@@ -147,7 +156,11 @@ def test_proposal_must_sample_every_site() -> None:
             ep.AnIS(num_samples=400, num_temperatures=10, kernel=KERNELS["HMC"]),
             marks=pytest.mark.slow,
         ),
-        ("figure1", ep.AnIS(num_samples=400, num_temperatures=20, redraw=True)),
+        pytest.param(
+            "figure1",
+            ep.AnIS(num_samples=400, num_temperatures=20, redraw=True),
+            marks=pytest.mark.slow,
+        ),
         pytest.param("bounded", ep.ImportanceSampling(num_samples=1000), marks=pytest.mark.slow),
     ],
 )
@@ -199,7 +212,7 @@ def test_no_mass_found(rng_key: jax.Array) -> None:
 
 
 @pytest.mark.parametrize("redraw", [False, pytest.param(True, marks=pytest.mark.slow)])
-@pytest.mark.parametrize("value", [math.nan, math.inf])
+@pytest.mark.parametrize("value", [math.nan, pytest.param(math.inf, marks=pytest.mark.slow)])
 def test_nan_and_infinite_densities_are_counted(
     value: float, redraw: bool, rng_key: jax.Array
 ) -> None:
@@ -222,6 +235,7 @@ def test_nan_and_infinite_densities_are_counted(
         assert abs(math.exp(evidence.log_z) - scipy.stats.norm.cdf(0.5)) < 0.2
 
 
+@pytest.mark.slow
 def test_path_is_kept_on_request(rng_key: jax.Array) -> None:
     density = density_of(PROBLEMS["figure1"])
     settings: dict[str, Any] = {
@@ -295,7 +309,7 @@ def test_results_do_not_depend_on_how_they_are_run(name: str, rng_key: jax.Array
 
 @pytest.mark.parametrize(
     ("kernel", "x64"),
-    product(KERNELS, [False, True], slow=lambda kernel, x64: x64 and kernel in ("NUTS", "HMC")),
+    product(KERNELS, [False, True], slow=lambda kernel, x64: kernel != "RandomWalk"),
 )
 def test_right_in_both_precisions(kernel: str, x64: bool, seed: int) -> None:
     problem = PROBLEMS["half_line"]

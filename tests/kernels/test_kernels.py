@@ -139,8 +139,14 @@ def run_kernel(
     return chain(positions, jax.random.split(key, positions.shape[0]))
 
 
-@pytest.mark.parametrize("kernel_name", KERNELS)
-@pytest.mark.parametrize("name", product(TEMPERED, slow=lambda name: name != "half_line"))
+@pytest.mark.parametrize(
+    ("name", "kernel_name"),
+    product(
+        TEMPERED,
+        KERNELS,
+        slow=lambda name, kernel: name != "half_line" or kernel == "NUTS",
+    ),
+)
 def test_kernel_leaves_its_target_invariant(
     name: str, kernel_name: str, seed: int, rng_key: jax.Array
 ) -> None:

@@ -21,7 +21,7 @@ Check = Callable[[OutputEstimate, Density], Iterable[Finding]]
 
 def check_numbers(output: OutputEstimate, _density: Density | None = None) -> list[Finding]:
     """No output is `ok` whose value or error is not a number."""
-    if math.isfinite(output.standard_error + output.value):
+    if not output.status or math.isfinite(output.standard_error + output.value):
         return []
     if math.isfinite(output.value):
         return [Finding(Status.low_ess, None, "no error is known", "numbers")]

@@ -41,7 +41,7 @@ SMOOTH = (
     "banana",
     "horse_kicks",
 )
-EXPENSIVE = {"posterior_predictive", "dependent", "simplex", "horse_kicks"}
+EXPENSIVE = {"posterior_predictive", "dependent", "simplex", "horse_kicks", "banana"}
 
 
 def bound(name: str) -> ep.Expectation:
@@ -143,7 +143,8 @@ def test_same_key_same_result() -> None:
 # --- failures are reported ---
 
 
-@pytest.mark.parametrize("name", product(IMPROPER, slow=lambda name: name == "cauchy_mean"))
+@pytest.mark.slow
+@pytest.mark.parametrize("name", IMPROPER)
 def test_expectations_that_do_not_exist_are_not_ok(name: str) -> None:
     expectation, method = ep.expectation(IMPROPER[name])(), ep.AdaptiveIS()
     for key in range(5):
@@ -175,7 +176,8 @@ def test_no_mass_where_it_looked() -> None:
     assert "no mass found" in str(result)
 
 
-@pytest.mark.parametrize("standardise", [True, pytest.param(False, marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("standardise", [True, False])
 def test_both_coordinates_agree_with_the_truth(standardise: bool, rng_key: jax.Array) -> None:
     """A hierarchy with a vague location far from where the data are."""
 
@@ -271,7 +273,7 @@ def one_sided(plan: Plan, state: State, runtime: Any, part: Part, *wider: int) -
     return state, found._replace(log_weights=log_weights)
 
 
-@pytest.mark.parametrize("is_blind", [False, True])
+@pytest.mark.parametrize("is_blind", [pytest.param(False, marks=pytest.mark.slow), True])
 def test_missed_modes_are_found_by_a_fresh_exploration(
     is_blind: bool, rng_key: jax.Array, monkeypatch: pytest.MonkeyPatch
 ) -> None:
