@@ -14,10 +14,11 @@ import pytest
 from estimand.trust import thresholds
 
 SOURCE = Path(thresholds.__file__).read_text()
-# "not measured", the command that measured it, or a citation with its year.
+# "not measured", the command or the tests that measured it, or a citation with its year.
 GROUNDS = re.compile(
     r"(?i:not\s+measured)"
     r"|`benchmarks\.\w+`"
+    r"|`tests/[\w/]+\.py`"
     r"|[A-Z]\w+ (?:et\s+al\.|and [A-Z]\w+)\s+\((?:19|20)\d\d\)"
 )
 
@@ -71,6 +72,12 @@ def test_every_command_that_is_named_exists() -> None:
     assert named
     for name in named:
         assert importlib.util.find_spec(name) is not None, name
+
+
+def test_every_test_file_that_is_named_exists() -> None:
+    root = Path(__file__).parents[2]
+    for name in re.findall(r"`(tests/[\w/]+\.py)`", SOURCE):
+        assert (root / name).is_file(), name
 
 
 def test_grounds() -> None:
