@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.extend.core import jaxprs_in_params
+from jax.extend.core import Literal, jaxprs_in_params
 
 from estimand.model import PARTS, PLAIN, Bound, Coordinates, Layout, Model, ProgramError, Redraw
 from estimand.target import Reading, SignedLog, read
@@ -27,7 +27,9 @@ GRADIENT_COST = 3
 FORWARD_MODE_DIMENSIONS = {"straight": 1, "with loops": 4}
 # How soft comparisons are on the rungs of a ladder, relative to their spread in prior draws.
 SOFTNESS = tuple(4.0**-k for k in range(8))
-NUM_SCALE_DRAWS = 1000
+
+# Calls whose equations are looked into.
+_CALLS = ("jit", "pjit", "closed_call")
 
 _SIGNS = dict(zip(PARTS, (1, -1, 0), strict=True))
 
@@ -107,14 +109,14 @@ class Density:
 
     model: Model
     arrays: tuple[jax.Array, ...]
-    sign: jax.Array
-    output: jax.Array
-    scales: jax.Array | None = None
+    sign: Any
+    output: Any
+    scales: Any = None
 
     @classmethod
     def of(cls, bound: Bound) -> Density:
         """γ of a model with its data."""
-        return cls(bound.model, bound.arrays, jnp.asarray(0), jnp.asarray(0))
+        return cls(bound.model, bound.arrays, np.int32(0), np.int32(0))
 
     @property
     def layout(self) -> Layout:
@@ -123,7 +125,7 @@ class Density:
 
     def part(self, name: str, output: int = 0) -> Density:
         """γ1⁺, γ1⁻ (of one output) or γ2 of the same program."""
-        return dataclasses.replace(self, sign=jnp.asarray(_SIGNS[name]), output=jnp.asarray(output))
+        return dataclasses.replace(self, sign=np.int32(_SIGNS[name]), output=np.int32(output))
 
     @property
     def known_signs(self) -> np.ndarray:
@@ -136,18 +138,18 @@ class Density:
         """Whether the return expression has comparisons that can be softened."""
         return self._reading is not None and self._reading.has_comparisons
 
-    def softened(self, rng_key: jax.Array) -> Density:
+    def softened(self, scales: np.ndarray) -> Density:
         """The same with a ladder of targets that leads into events which no prior draw meets.
 
-        Comparisons in the return expression are softened relative to their spread in prior
-        draws. Without such comparisons it is the density itself.
+        Args:
+            scales: for every comparison in the return expression, the spread of its `margins` in
+                prior draws, relative to which it is softened.
         """
-        if not self.has_comparisons:
-            return self
-        margins = _margins(self, jax.random.split(rng_key, NUM_SCALE_DRAWS))
-        middle = jnp.nanmedian(margins, axis=0)
-        spread = 1.48 * jnp.nanmedian(jnp.abs(margins - middle[None]), axis=0)
-        return dataclasses.replace(self, scales=spread)
+        return dataclasses.replace(self, scales=np.asarray(scales, jnp.result_type(float)))
+
+    def margins(self, positions: np.ndarray) -> jax.Array:
+        """By how much every comparison of the return expression holds, at some positions."""
+        return _margins(self, positions)
 
     def standardised(self) -> Density:
         """The same with coordinates (x − location) / scale where a prior has these.
@@ -164,15 +166,15 @@ class Density:
     def _in_coordinates(self, coordinates: Coordinates) -> Density:
         return dataclasses.replace(self, model=self.model.in_coordinates(coordinates))
 
-    def in_plain_coordinates(self, positions: jax.Array) -> jax.Array:
+    def in_plain_coordinates(self, positions: Any) -> Any:
         """Positions, one per row, as the density in plain coordinates has them."""
         is_plain = self.model.coordinates == PLAIN
         return positions if is_plain else _in_plain_coordinates(self, positions)
 
     def has_varying_scales(self) -> bool:
         """Whether standardised coordinates depend on other sites in more than their location."""
-        scales = _log_scales(self, jax.random.split(jax.random.key(0)))
-        return bool((scales[0] != scales[1]).any())
+        avals = tuple(jax.typeof(array) for array in self.arrays)
+        return _has_varying_scales(self.model, avals, jnp.result_type(float))
 
     @property
     def name(self) -> str:
@@ -305,11 +307,7 @@ class Density:
 @jax.jit
 def _in_plain_coordinates(density: Density, positions: jax.Array) -> jax.Array:
     plain = density._in_coordinates(PLAIN)
-
-    def one(position: jax.Array) -> jax.Array:
-        return plain.position_of(density.constrain(position))
-
-    return jax.lax.map(one, positions, batch_size=min(10_000, positions.shape[0]))
+    return jax.vmap(lambda position: plain.position_of(density.constrain(position)))(positions)
 
 
 def _forward_gradient(
@@ -340,20 +338,43 @@ def _reading(model: Model, avals: tuple, dtype: Any) -> Reading:
     return read(evaluate, jax.ShapeDtypeStruct((dimension,), dtype), structs)
 
 
-@jax.jit
-def _log_scales(density: Density, rng_keys: jax.Array) -> jax.Array:
-    return jax.vmap(lambda key: density.model.log_scales(key, density.arrays))(rng_keys)
+@functools.lru_cache(maxsize=1024)
+def _has_varying_scales(model: Model, avals: tuple, _dtype: Any) -> bool:
+    """Whether the traced log scales depend on what is drawn."""
+
+    def log_scales(words: jax.Array, arrays: tuple) -> jax.Array:
+        return model.log_scales(jax.random.wrap_key_data(words), arrays)
+
+    words = jax.eval_shape(lambda: jax.random.key_data(jax.random.key(0)))
+    structs = tuple(jax.ShapeDtypeStruct(aval.shape, aval.dtype) for aval in avals)
+    jaxpr = jax.make_jaxpr(log_scales)(words, structs).jaxpr
+    is_drawn = [True] + [False] * (len(jaxpr.invars) - 1)
+    return any(_depends_on(jaxpr, is_drawn))
+
+
+def _depends_on(jaxpr: Any, are_inputs: list[bool]) -> list[bool]:
+    """Which results of a jaxpr depend on some of its inputs, calls looked into."""
+    depends = {v for v, is_one in zip(jaxpr.invars, are_inputs, strict=True) if is_one}
+
+    def is_one(atom: Any) -> bool:
+        return not isinstance(atom, Literal) and atom in depends
+
+    for equation in jaxpr.eqns:
+        inputs = [is_one(atom) for atom in equation.invars]
+        inner = next(iter(jaxprs_in_params(equation.params)), None)
+        if equation.primitive.name in _CALLS and inner is not None:
+            results = _depends_on(inner, inputs)
+        else:
+            results = [any(inputs)] * len(equation.outvars)
+        depends.update(v for v, result in zip(equation.outvars, results, strict=True) if result)
+    return [is_one(atom) for atom in jaxpr.outvars]
 
 
 @jax.jit
-def _margins(density: Density, rng_keys: jax.Array) -> jax.Array:
-    def one(rng_key: jax.Array) -> jax.Array:
-        position = density.model.draw(rng_key, density.arrays)
-        reading = density._reading
-        assert reading is not None
-        return reading.margins(position, density.arrays)[1]
-
-    return jax.vmap(one)(rng_keys)
+def _margins(density: Density, positions: jax.Array) -> jax.Array:
+    reading = density._reading
+    assert reading is not None
+    return jax.vmap(lambda position: reading.margins(position, density.arrays)[1])(positions)
 
 
 def _log_abs(numbers: jax.Array) -> jax.Array:
@@ -366,7 +387,7 @@ def _gradient_mode(model: Model, avals: tuple) -> str:
     layout = Layout(model.sites)
 
     def total(position: jax.Array, arrays: tuple) -> tuple[jax.Array, Terms]:
-        terms = Density(model, arrays, jnp.asarray(1), jnp.asarray(0)).terms(position)
+        terms = Density(model, arrays, np.int32(1), np.int32(0)).terms(position)
         return terms.log_prior + terms.log_weight, terms
 
     structs = tuple(jax.ShapeDtypeStruct(aval.shape, aval.dtype) for aval in avals)

@@ -4,7 +4,15 @@ from estimand.kernels.hmc import HMC
 from estimand.kernels.independent_t import IndependentT
 from estimand.kernels.mala import MALA
 from estimand.kernels.nuts import NUTS
-from estimand.kernels.protocol import AdaptableKernel, Info, Kernel, State, Tuning
+from estimand.kernels.protocol import (
+    AdaptableKernel,
+    DrivenKernel,
+    Given,
+    Info,
+    Kernel,
+    State,
+    Tuning,
+)
 from estimand.kernels.random_walk import RandomWalk
 
 __all__ = [
@@ -12,6 +20,8 @@ __all__ = [
     "MALA",
     "NUTS",
     "AdaptableKernel",
+    "DrivenKernel",
+    "Given",
     "IndependentT",
     "Info",
     "Kernel",

@@ -11,7 +11,7 @@ from jax import lax
 
 from estimand.density import Density, PathPoint
 from estimand.kernels.base import GradientKernel
-from estimand.kernels.protocol import Info, State, Tuning, accept, cost, is_bad
+from estimand.kernels.protocol import Info, State, Tuning, chosen, cost, is_bad, log_uniform
 from estimand.settings import require_count
 
 
@@ -66,7 +66,8 @@ class HMC(GradientKernel):
         energy_gained = 0.5 * (jnp.sum(end_momentum**2) - jnp.sum(momentum**2))
         log_ratio = end - start - energy_gained
         proposal = State(position, terms, gradient)
-        state, accepted = accept(accept_key, log_ratio, proposal, state)
+        accepted = log_uniform(accept_key, log_ratio.dtype) < log_ratio
+        state = chosen(accepted, proposal, state)
         return state, cost(
             gradients=self.num_leapfrog, invalid=is_bad(terms, state.terms), acceptance=accepted
         )

@@ -11,7 +11,7 @@ import numpy as np
 
 from estimand.density import Density, PathPoint
 from estimand.kernels.base import GradientFreeKernel
-from estimand.kernels.protocol import Info, State, Tuning, accept, cost, is_bad
+from estimand.kernels.protocol import Info, State, Tuning, chosen, cost, is_bad, log_uniform
 from estimand.kernels.tuning import tuning_of
 from estimand.settings import require_positive
 
@@ -72,5 +72,6 @@ class IndependentT(GradientFreeKernel):
         terms = density.terms(position)
         log_ratio = point.log_density(terms) - point.log_density(state.terms)
         log_ratio += log_proposal(state.position) - log_proposal(position)
-        state, accepted = accept(accept_key, log_ratio, State(position, terms, ()), state)
+        accepted = log_uniform(accept_key, log_ratio.dtype) < log_ratio
+        state = chosen(accepted, State(position, terms, ()), state)
         return state, cost(evaluations=1, invalid=is_bad(terms, state.terms), acceptance=accepted)

@@ -99,12 +99,35 @@ def is_bad(proposed: Terms, current: Terms) -> jax.Array:
     return is_plausible & is_invalid(proposed.log_weight)
 
 
-def accept(
-    rng_key: jax.Array, log_ratio: jax.Array, proposal: State, state: State
-) -> tuple[State, jax.Array]:
-    """The proposal with probability min(1, ratio), else the state; and whether it was accepted."""
-    accepted = -jax.random.exponential(rng_key, dtype=log_ratio.dtype) < log_ratio
-    return jax.tree.map(lambda new, old: jnp.where(accepted, new, old), proposal, state), accepted
+def log_uniform(rng_key: jax.Array, dtype: Any) -> jax.Array:
+    """The logarithm of a uniform number, which an accepted log ratio exceeds."""
+    return -jax.random.exponential(rng_key, dtype=dtype)
+
+
+def chosen(accepted: jax.Array, proposal: State, state: State) -> State:
+    """The proposal if it was accepted, else the state."""
+    return jax.tree.map(lambda new, old: jnp.where(accepted, new, old), proposal, state)
+
+
+class Given(NamedTuple):
+    """The random numbers of one step, drawn outside: normal noise and the log of a uniform.
+
+    Where `is_position`, the noise is itself the next position, which is always accepted.
+    """
+
+    noise: jax.Array
+    threshold: jax.Array
+    is_position: jax.Array | bool = False
+
+    def proposal(self, moved: jax.Array) -> jax.Array:
+        """Where a step goes that would otherwise move to `moved`."""
+        if self.is_position is False:
+            return moved
+        return jnp.where(self.is_position, self.noise, moved)
+
+    def accepts(self, log_ratio: jax.Array) -> jax.Array:
+        """Whether a proposal with this Metropolis–Hastings ratio is accepted."""
+        return (self.threshold < log_ratio) | self.is_position
 
 
 @runtime_checkable
@@ -115,3 +138,18 @@ class AdaptableKernel(Kernel, Protocol):
 
     def natural_step(self, dimension: int) -> float:
         """The step size, relative to the target's own scale, that adaptation starts from."""
+
+
+@runtime_checkable
+class DrivenKernel(AdaptableKernel, Protocol):
+    """A kernel whose random numbers can come from outside, on densities without discrete sites.
+
+    What is compiled then has the density once and no generator of random numbers in it.
+    """
+
+    needs_gradient: ClassVar[bool]
+
+    def advance(
+        self, density: Density, state: State, point: PathPoint, tuning: Tuning, given: Given
+    ) -> tuple[State, Info]:
+        """As `step`, with given random numbers."""

@@ -11,7 +11,16 @@ import jax.numpy as jnp
 
 from estimand.density import Density, PathPoint
 from estimand.kernels.base import GradientFreeKernel
-from estimand.kernels.protocol import Info, State, Tuning, accept, cost, is_bad
+from estimand.kernels.protocol import (
+    Given,
+    Info,
+    State,
+    Tuning,
+    chosen,
+    cost,
+    is_bad,
+    log_uniform,
+)
 from estimand.kernels.tuning import tuning_of
 from estimand.settings import freeze_matrix, freeze_scale
 
@@ -32,6 +41,7 @@ class RandomWalk(GradientFreeKernel):
     scale: Any = 0.5
     covariance: Any = None
     target_acceptance: ClassVar[float] = 0.3
+    needs_gradient: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
         freeze_scale(self, "scale", by_site=True)
@@ -80,12 +90,21 @@ class RandomWalk(GradientFreeKernel):
         tuning: Tuning,
     ) -> tuple[State, Info]:
         move_key, accept_key = jax.random.split(rng_key)
-        noise = jax.random.normal(move_key, (density.layout.num_continuous,), state.position.dtype)
-        move = tuning.step_size * tuning.stretch(noise)
-        position = state.position.at[: move.size].add(move)
+        dtype = state.position.dtype
+        noise = jax.random.normal(move_key, (density.layout.num_continuous,), dtype)
+        given = Given(noise, log_uniform(accept_key, dtype))
+        return self.advance(density, state, point, tuning, given)
+
+    def advance(
+        self, density: Density, state: State, point: PathPoint, tuning: Tuning, given: Given
+    ) -> tuple[State, Info]:
+        move = tuning.step_size * tuning.stretch(given.noise)
+        position = given.proposal(state.position.at[: move.size].add(move))
         terms = density.terms(position)
         log_ratio = point.log_density(terms) - point.log_density(state.terms)
-        state, accepted = accept(accept_key, log_ratio, State(position, terms, ()), state)
+        proposal = State(position, terms, ())
+        accepted = given.accepts(log_ratio)
+        state = chosen(accepted, proposal, state)
         return state, cost(evaluations=1, invalid=is_bad(terms, state.terms), acceptance=accepted)
 
     def _jump(
@@ -104,5 +123,6 @@ class RandomWalk(GradientFreeKernel):
         terms = density.terms(position)
         log_ratio = point.log_density(terms) - point.log_density(state.terms)
         log_ratio += redraw.log_before[element] - redraw.log_after[element]
-        state, accepted = accept(accept_key, log_ratio, State(position, terms, ()), state)
+        accepted = log_uniform(accept_key, log_ratio.dtype) < log_ratio
+        state = chosen(accepted, State(position, terms, ()), state)
         return state, cost(evaluations=2, invalid=is_bad(terms, state.terms), acceptance=accepted)

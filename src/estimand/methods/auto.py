@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import math
-import zlib
 from collections.abc import Sequence
 from typing import NamedTuple, Protocol
 
@@ -18,6 +17,7 @@ from estimand.methods.protocol import Budget, Cost, Run, in_plain_coordinates
 from estimand.methods.tabi import TABI
 from estimand.model import ProgramError
 from estimand.runtime import OutOfTimeError, Progress, Runtime
+from estimand.sampling import named_key
 from estimand.settings import Settings, require_count
 from estimand.trust import (
     Finding,
@@ -148,7 +148,7 @@ class Journey(NamedTuple):
 
     def key(self, route: str) -> jax.Array:
         """The random key of a route, whichever were taken before it."""
-        return jax.random.fold_in(self.rng_key, zlib.crc32(route.encode()))
+        return named_key(self.rng_key, route)
 
     @property
     def weak(self) -> tuple[int, ...]:

@@ -7,9 +7,13 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import jax
+import jax.numpy as jnp
+import numpy as np
 
 from estimand.density import GRADIENT_COST, Density
+from estimand.model import PLAIN
 from estimand.runtime import Runtime
+from estimand.sampling import in_chunks
 from estimand.trust import Evidence, Finding, OutputEstimate, Parts, Status
 
 
@@ -77,7 +81,7 @@ def in_plain_coordinates(
             return None
         key = id(evidence.positions)
         if key not in moved:
-            moved[key] = density.in_plain_coordinates(evidence.positions)
+            moved[key] = plain_positions(density, evidence.positions)
         return evidence._replace(positions=moved[key])
 
     same: dict[int, Evidence | None] = {}
@@ -91,6 +95,14 @@ def in_plain_coordinates(
     return tuple(
         output._replace(parts=Parts(*(once(part) for part in output.parts))) for output in outputs
     )
+
+
+def plain_positions(density: Density, positions: Any) -> Any:
+    """Positions, one per row, as the density in plain coordinates has them."""
+    if density.model.coordinates == PLAIN:
+        return positions
+    rows = np.asarray(positions, jnp.result_type(float))
+    return in_chunks(density.in_plain_coordinates, rows)
 
 
 def interrupted(run: Run, seconds: float) -> Run:

@@ -14,9 +14,12 @@ from estimand.sampling.chains import (
     r_hat,
 )
 from estimand.sampling.chunks import CHUNK, in_batches, in_chunks
+from estimand.sampling.keys import entropy_of, named_key, named_seed
 from estimand.sampling.laplace import Mode, find_mode
 from estimand.sampling.mixture import Mixture
+from estimand.sampling.prior import comparison_scales, prior_positions
 from estimand.sampling.schedule import geometric, linear
+from estimand.sampling.scouts import Scouted, can_scout, run_scouts
 from estimand.sampling.tempering import (
     Cloud,
     Population,
@@ -42,12 +45,16 @@ __all__ = [
     "Mixture",
     "Mode",
     "Population",
+    "Scouted",
     "TemperingPath",
     "Warped",
     "autocorrelation_size",
+    "can_scout",
     "check_draws",
+    "comparison_scales",
     "drive",
     "effective_sample_size",
+    "entropy_of",
     "find_mode",
     "from_prior",
     "geometric",
@@ -58,13 +65,17 @@ __all__ = [
     "log_mean",
     "meng_wong",
     "mixture",
+    "named_key",
+    "named_seed",
     "nuts",
     "nuts_chains",
     "pareto_k",
     "positions_of",
+    "prior_positions",
     "r_hat",
     "relative_weights",
     "resampling",
+    "run_scouts",
     "schedule",
     "start_cloud",
     "total",

@@ -6,11 +6,12 @@ often does: exactly so for a Gaussian density.
 
 from __future__ import annotations
 
+import math
 from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
-from jax import lax
+import numpy as np
 
 from estimand.density import Density, PathPoint
 
@@ -22,80 +23,86 @@ TOLERANCE = 1e-3
 class Mode(NamedTuple):
     """A position of highest density, and −1 times the second derivatives of its logarithm."""
 
-    position: jax.Array
-    precision: jax.Array
-    is_found: jax.Array
-    num_steps: jax.Array
+    position: np.ndarray
+    precision: np.ndarray
+    is_found: bool
+    num_steps: int
 
 
-class _Search(NamedTuple):
-    position: jax.Array
-    log_density: jax.Array
-    gradient: jax.Array
-    precision: jax.Array
-    damping: jax.Array
-    decrement: jax.Array
-    step: jax.Array
+class _Curvature(NamedTuple):
+    """The log density at a position, and its first and second derivatives; `precision` is −1 times
+    the second ones."""
+
+    value: np.ndarray
+    gradient: np.ndarray
+    precision: np.ndarray
+
+
+def find_mode(density: Density, start: np.ndarray) -> Mode:
+    """Damped Newton steps uphill from a position; reverse-mode gradients are needed.
+
+    The steps are NumPy's, so that only the derivatives are compiled, once for all parts.
+    """
+    position, here = start, _curvature_at(density, start)
+    damping, decrement, num_steps = 0.01, math.inf, 0
+    while decrement > TOLERANCE and num_steps < MAX_STEPS:
+        num_steps += 1
+        direction = _direction(here, damping)
+        if direction is None:
+            damping, decrement = 10 * damping + 1e-3, math.inf
+            continue
+        candidate = position + direction
+        there = _curvature_at(density, candidate)
+        reached = math.sqrt(abs(float(direction @ here.gradient)))
+        is_better = bool(there.value > here.value)
+        # At the top nothing is better any more, by rounding.
+        is_flat = bool(np.isfinite(there.value)) and reached <= TOLERANCE and damping < 0.1
+        decrement = reached if is_better or is_flat else math.inf
+        damping = 0.1 * damping if is_better else 10 * damping + 1e-3
+        if is_better:
+            position, here = candidate, there
+    is_found = decrement <= TOLERANCE and _cholesky(here.precision) is not None
+    return Mode(position, here.precision, is_found, num_steps)
+
+
+def _direction(here: _Curvature, damping: float) -> np.ndarray | None:
+    """The damped Newton step, if there is one."""
+    scale = np.maximum(np.abs(np.diag(here.precision)), 1e-12)
+    factor = _cholesky(here.precision + np.diag(damping * scale))
+    if factor is None:
+        return None
+    direction = np.linalg.solve(factor.T, np.linalg.solve(factor, here.gradient))
+    return direction if np.isfinite(direction).all() else None
+
+
+def _cholesky(matrix: np.ndarray) -> np.ndarray | None:
+    """The Cholesky factor; None unless the matrix is finite and positive definite."""
+    if not np.isfinite(matrix).all():
+        return None
+    try:
+        return np.linalg.cholesky(matrix)
+    except np.linalg.LinAlgError:
+        return None
+
+
+def _curvature_at(density: Density, position: np.ndarray) -> _Curvature:
+    found = _curvature(density, np.asarray(position, jnp.result_type(float)))
+    return _Curvature(*(np.asarray(x, float) for x in found))
 
 
 @jax.jit
-def find_mode(density: Density, start: jax.Array) -> Mode:
-    """Damped Newton steps uphill from a position; reverse-mode gradients are needed."""
-    one = jnp.ones((), start.dtype)
+def _curvature(density: Density, position: jax.Array) -> tuple:
+    one = jnp.ones((), position.dtype)
 
     def log_density(position: jax.Array) -> jax.Array:
         return PathPoint(one, one).log_density(density.terms(position))
 
-    def curvature(position: jax.Array) -> jax.Array:
-        try:
-            return -jax.jacfwd(jax.grad(log_density))(position)
-        except TypeError:  # a custom reverse rule, as a solver of ODEs has, has no forward mode
-            return -jax.jacrev(jax.grad(log_density))(position)
+    def slope(position: jax.Array) -> tuple:
+        value, gradient = jax.value_and_grad(log_density)(position)
+        return gradient, (value, gradient)
 
-    def is_unfinished(search: _Search) -> jax.Array:
-        return (search.decrement > TOLERANCE) & (search.step < MAX_STEPS)
-
-    def newton(search: _Search) -> _Search:
-        scale = jnp.maximum(jnp.abs(jnp.diag(search.precision)), 1e-12)
-        damped = search.precision + jnp.diag(search.damping * scale)
-        factor = jnp.linalg.cholesky(damped)
-        direction = jax.scipy.linalg.cho_solve((factor, True), search.gradient)
-        candidate = search.position + direction
-        value = log_density(candidate)
-        is_better = value > search.log_density
-        decrement = jnp.sqrt(jnp.abs(direction @ search.gradient))
-        position = jnp.where(is_better, candidate, search.position)
-        # At the top nothing is better any more, by rounding.
-        is_flat = jnp.isfinite(value) & (decrement <= TOLERANCE) & (search.damping < 0.1)
-        gradient, precision = lax.cond(
-            is_better,
-            lambda: (jax.grad(log_density)(candidate), curvature(candidate)),
-            lambda: (search.gradient, search.precision),
-        )
-        damping = jnp.where(is_better, 0.1 * search.damping, 10 * search.damping + 1e-3)
-        return _Search(
-            position,
-            jnp.where(is_better, value, search.log_density),
-            gradient,
-            precision,
-            damping,
-            jnp.where(is_better | is_flat, decrement, jnp.inf),
-            search.step + 1,
-        )
-
-    search = lax.while_loop(
-        is_unfinished,
-        newton,
-        _Search(
-            start,
-            log_density(start),
-            jax.grad(log_density)(start),
-            curvature(start),
-            jnp.asarray(0.01, start.dtype),
-            jnp.asarray(jnp.inf, start.dtype),
-            jnp.int32(0),
-        ),
-    )
-    is_positive = jnp.isfinite(jnp.linalg.cholesky(search.precision)).all()
-    is_found = (search.decrement <= TOLERANCE) & is_positive
-    return Mode(search.position, search.precision, is_found, search.step)
+    try:
+        second, (value, gradient) = jax.jacfwd(slope, has_aux=True)(position)
+    except TypeError:  # a custom reverse rule, as a solver of ODEs has, has no forward mode
+        second, (value, gradient) = jax.jacrev(slope, has_aux=True)(position)
+    return value, gradient, -second

@@ -3,19 +3,25 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
 
-import jax
 import numpy as np
 
 from estimand.density import Density
 from estimand.estimators import Request, estimate_all
 from estimand.methods.adaptive.draws import Draws, Evaluated, Part
-from estimand.methods.adaptive.plan import PROBE, Plan, State, report
+from estimand.methods.adaptive.plan import PROBE, Plan, State, evaluate, report
 from estimand.methods.adaptive.proposal import Exploration
-from estimand.runtime import Runtime, run_task
-from estimand.sampling import Mixture, effective_sample_size
+from estimand.runtime import Runtime, Task, run_task
+from estimand.sampling import (
+    Mixture,
+    Scouted,
+    can_scout,
+    effective_sample_size,
+    prior_positions,
+    run_scouts,
+)
 from estimand.sampling import mixture as mixtures
 
 # Effective prior draws, at the least, from which a part is fitted without a scout.
@@ -25,8 +31,8 @@ ENOUGH_FROM_PRIOR = 100.0
 def explore(plan: Plan, state: State, runtime: Runtime, offer: Callable[[State], None]) -> State:
     """Prior draws, and scouts for the parts that these do not see well enough."""
     report(plan, state, runtime, "drawing from the prior")
-    columns = run_task(runtime, draw_prior, plan.density, plan.key("probe"), PROBE)
-    evaluated = Evaluated(*(np.asarray(column, float) for column in columns))
+    columns = run_task(runtime, draw_prior, plan.density, plan.seed("probe"), PROBE)
+    evaluated = Evaluated(*columns)
     state = state.paid(PROBE)
     if np.isnan(evaluated.positions).any():
         return state._replace(has_nan=True)
@@ -36,66 +42,104 @@ def explore(plan: Plan, state: State, runtime: Runtime, offer: Callable[[State],
     prior = run_task(runtime, fit_prior, probe.positions, plan.seed("prior"), kinds=(Mixture,))
     state = state._replace(prior=prior)
     enough = max(ENOUGH_FROM_PRIOR, 20 * mixtures.num_moments(plan.density.dimension))
+    unseen = []
     for part in plan.parts:
         log_weights = probe.log_weights(part)
         if not np.isfinite(log_weights).any() and not plan.has_ladder:
             continue
         if effective_sample_size(log_weights) < enough:
-            state = scouted(plan, state, runtime, part)
+            unseen.append(part)
         else:
             seen = Exploration(probe.positions, log_weights, np.arange(PROBE))
             state = state._replace(found=state.found | {part: seen})
+    return scouted(plan, state, runtime, unseen)
+
+
+def scouted(
+    plan: Plan, state: State, runtime: Runtime, parts: Sequence[Part], wider: int = 1
+) -> State:
+    """The state after scouts have looked for parts, in place of what was known of them."""
+    state, scoutings = scout(plan, state, runtime, parts, wider)
+    for part, (found, cost) in scoutings.items():
+        if wider == 1:
+            state = state._replace(part_costs=state.part_costs | {part: cost})
+        elif not found.has_mass:
+            continue
+        state = state._replace(explored=state.explored | {part: (found,)})
+        if found.has_mass:
+            state = state._replace(found=state.found | {part: found.flattened()})
     return state
 
 
-def scouted(plan: Plan, state: State, runtime: Runtime, part: Part, wider: int = 1) -> State:
-    """The state after scouts have looked for a part, in place of what was known of it."""
-    before = state.cost.spent
-    state, found = scout(plan, state, runtime, part, wider)
-    costs = state.part_costs if wider > 1 else state.part_costs | {part: state.cost.spent - before}
-    if wider > 1 and not found.has_mass:
-        return state
-    state = state._replace(explored=state.explored | {part: (found,)}, part_costs=costs)
-    if found.has_mass:
-        state = state._replace(found=state.found | {part: found.flattened()})
-    return state
+class Scouting(NamedTuple):
+    """What fresh scouts found of a part, and what they spent."""
+
+    found: Exploration
+    spent: int
 
 
 def scout(
-    plan: Plan, state: State, runtime: Runtime, part: Part, wider: int = 1
-) -> tuple[State, Exploration]:
-    """Fresh scouts of a part: independent runs of sequential Monte Carlo from the prior."""
-    report(plan, state, runtime, f"exploring {part.symbol}")
-    density = plan.softened.part(part.name, part.output) if part.sign else plan.density
-    count = wider * plan.scout.num_particles
-    scouts = dataclasses.replace(plan.scout, num_particles=count)
-    round_number = len(state.explored.get(part, ()))
-    key = plan.key("scout", *part, state.attempt, round_number, wider)
-    evidence = estimate_all(runtime, [Request(scouts, key, density)])[0]
-    state = state.paid(evidence.num_evaluations, evidence.num_gradients)
-    state = state._replace(has_nan=state.has_nan or evidence.num_invalid > 0)
-    return state, Exploration(
-        points=np.asarray(evidence.positions, float),
-        log_weights=np.asarray(evidence.log_weights, float),
-        chains=np.arange(np.size(evidence.log_weights)) // plan.scout.num_steps,
-    )
+    plan: Plan, state: State, runtime: Runtime, parts: Sequence[Part], wider: int = 1
+) -> tuple[State, dict[Part, Scouting]]:
+    """Fresh scouts of some parts: independent runs of sequential Monte Carlo from the prior."""
+    if not parts:
+        return state, {}
+    symbols = ", ".join(dict.fromkeys(part.symbol for part in parts))
+    report(plan, state, runtime, f"exploring {symbols}")
+    scoutings = {}
+    for part, item in zip(parts, _run_scouts(plan, state, runtime, parts, wider), strict=True):
+        before = state.cost.spent
+        state = state.paid(item.num_evaluations, item.num_gradients)
+        state = state._replace(has_nan=state.has_nan or item.num_invalid > 0)
+        found = Exploration(
+            points=item.positions,
+            log_weights=item.log_weights,
+            chains=np.arange(item.log_weights.size) // plan.scout.num_steps,
+        )
+        scoutings[part] = Scouting(found, state.cost.spent - before)
+    return state, scoutings
+
+
+def _run_scouts(
+    plan: Plan, state: State, runtime: Runtime, parts: Sequence[Part], wider: int
+) -> list[Scouted]:
+    kernel = plan.scout.kernel_for(plan.density)
+    population = plan.scout.population(kernel)
+    names = [
+        ("scout", *part, state.attempt, len(state.explored.get(part, ())), wider) for part in parts
+    ]
+    # With a ladder γ has one too, on which nothing changes: it is compiled for the others anyway.
+    densities = [plan.softened.part(part.name, part.output) for part in parts]
+    if plan.scout.schedule is None and can_scout(population, kernel, plan.density):
+        tasks = [
+            Task(run_scouts, (population, density, plan.seed(*name), wider), kinds=(Scouted,))
+            for density, name in zip(densities, names, strict=True)
+        ]
+        return runtime.map(tasks)
+    scouts = dataclasses.replace(plan.scout, num_particles=wider * plan.scout.num_particles)
+    requests = [
+        Request(scouts, plan.key(*name), density if part.sign else plan.density)
+        for part, density, name in zip(parts, densities, names, strict=True)
+    ]
+    return [
+        Scouted(
+            positions=np.asarray(evidence.positions, float),
+            log_weights=np.asarray(evidence.log_weights, float),
+            num_evaluations=evidence.num_evaluations,
+            num_gradients=evidence.num_gradients,
+            num_invalid=evidence.num_invalid,
+        )
+        for evidence in estimate_all(runtime, requests)
+    ]
 
 
 # --- tasks ---
 
 
-def draw_prior(density: Density, rng_key: jax.Array, count: int) -> Any:
+def draw_prior(density: Density, seed: tuple[int, ...], count: int) -> list[np.ndarray]:
     """Draws from the prior, with log prior, log likelihood, signs and log-magnitudes."""
-    return _draw_prior(density, jax.random.split(rng_key, count))
-
-
-@jax.jit
-def _draw_prior(density: Density, rng_keys: jax.Array) -> tuple:
-    def one(key: jax.Array) -> tuple:
-        position, terms, outputs = density.draw_with_outputs(key)
-        return position, terms.log_prior, terms.log_likelihood, *outputs
-
-    return jax.vmap(one)(rng_keys)
+    positions = prior_positions(density, seed, count)
+    return [positions, *evaluate(density, positions)]
 
 
 def fit_prior(positions: np.ndarray, seed: tuple[int, ...]) -> Mixture:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-import jax.numpy as jnp
 import numpy as np
 
 from estimand.density import gradient_mode
@@ -63,14 +62,12 @@ def _curvature(
     if not is_worth_it or gradient_mode(density) != "reverse":
         return state, None
     start = np.average(found.points, axis=0, weights=relative_weights(found.log_weights))
-    position = jnp.asarray(start, jnp.result_type(float))
-    mode: Mode = run_task(runtime, find_mode, density, position, kinds=(Mode,))
+    mode: Mode = run_task(runtime, find_mode, density, start, kinds=(Mode,))
     # Every step has the cost of a gradient for each column of the second derivatives.
-    state = state.paid(0, (int(mode.num_steps) + 1) * (1 + 2 * density.dimension))
+    state = state.paid(0, (mode.num_steps + 1) * (1 + 2 * density.dimension))
     if not mode.is_found:
         return state, None
-    center, precision = (np.asarray(x, float) for x in (mode.position, mode.precision))
-    return state, mixtures.gaussian(center, precision)
+    return state, mixtures.gaussian(mode.position, mode.precision)
 
 
 def _effective_share(

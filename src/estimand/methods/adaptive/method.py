@@ -34,15 +34,18 @@ from estimand.methods.adaptive.plan import (
 from estimand.methods.adaptive.proposal import Exploration
 from estimand.methods.adaptive.refine import refine
 from estimand.methods.adaptive.validate import validate
-from estimand.methods.protocol import Budget, Run, in_plain_coordinates
+from estimand.methods.protocol import Budget, Run, in_plain_coordinates, plain_positions
 from estimand.model import ProgramError
-from estimand.runtime import LocalRuntime, OutOfTimeError, Runtime
+from estimand.runtime import LocalRuntime, OutOfTimeError, Runtime, run_task
+from estimand.sampling import comparison_scales
 from estimand.sampling import mixture as mixtures
 from estimand.settings import Settings, require_count
 from estimand.trust import Evidence, Finding, Status, thresholds
 
 PILOT = 8192
 FIRST_ROUND = 8192
+# Prior draws that say how far comparisons spread.
+NUM_SCALE_DRAWS = 1000
 # Budget at which every stage has its full size, for up to three parts, and the least share of it.
 FULL_BUDGET = 1_000_000
 MIN_SCALE = 0.05
@@ -152,7 +155,7 @@ class AdaptiveIS(Settings):
         state = _estimate(plan, runtime)
         evidence = part_only(plan, state)
         return evidence._replace(
-            positions=plan.density.in_plain_coordinates(evidence.positions),
+            positions=plain_positions(plan.density, evidence.positions),
             evaluations=np.asarray([state.cost.num_evaluations]),  # type: ignore[arg-type]
             gradients=np.asarray([state.cost.num_gradients]),  # type: ignore[arg-type]
             invalid=np.asarray([int(state.has_nan)]),  # type: ignore[arg-type]
@@ -173,10 +176,14 @@ class AdaptiveIS(Settings):
             scout=dataclasses.replace(scout, num_particles=count),
             sizes=sizes,
             limits=Limits(self.relative_error, self.max_evaluations, self.max_seconds),
-            entropy=tuple(np.asarray(jax.random.key_data(rng_key)).ravel().tolist()),
+            rng_key=rng_key,
             started=runtime.clock(),
         )
-        return plan._replace(softened=density.softened(plan.key("scales")))
+        if not density.has_comparisons:
+            return plan
+        seed = plan.seed("scales")
+        scales = run_task(runtime, comparison_scales, density, seed, NUM_SCALE_DRAWS)
+        return plan._replace(softened=density.softened(scales))
 
     def _in_coordinates(self, density: Density) -> Density:
         standardise = self.standardise

@@ -8,7 +8,6 @@ depends on the order or the place in which tasks run.
 from __future__ import annotations
 
 import math
-import zlib
 from typing import Any, NamedTuple
 
 import jax
@@ -21,7 +20,7 @@ from estimand.methods.adaptive.draws import Draws, Evaluated, Part
 from estimand.methods.adaptive.proposal import Exploration, Proposal
 from estimand.methods.protocol import Cost
 from estimand.runtime import Progress, Runtime, Task
-from estimand.sampling import Mixture, Warped, in_chunks
+from estimand.sampling import Mixture, Warped, entropy_of, in_chunks, named_key, named_seed
 from estimand.trust import thresholds
 
 PROBE = 4096
@@ -52,7 +51,7 @@ class Plan(NamedTuple):
     scout: SMC
     sizes: Sizes
     limits: Limits
-    entropy: tuple[int, ...]
+    rng_key: jax.Array
     started: float
 
     @property
@@ -62,11 +61,11 @@ class Plan(NamedTuple):
 
     def seed(self, *name: Any) -> tuple[int, ...]:
         """The seed of the task of this name, for NumPy's generators."""
-        return (*self.entropy, zlib.crc32(repr(name).encode()))
+        return named_seed(entropy_of(self.rng_key), *name)
 
     def key(self, *name: Any) -> jax.Array:
         """The key of the task of this name, for JAX."""
-        return jax.random.key(int(np.random.default_rng(self.seed(*name)).integers(2**31)))
+        return named_key(self.rng_key, *name)
 
 
 class Effort(NamedTuple):
@@ -153,7 +152,7 @@ def evaluate_all(
 def evaluate(density: Density, positions: np.ndarray) -> list[np.ndarray]:
     """Log prior, log likelihood, signs and log-magnitudes at positions."""
     dtype = jnp.result_type(float)
-    columns = in_chunks(lambda rows: _evaluate(density, jnp.asarray(rows, dtype)), positions)
+    columns = in_chunks(lambda rows: _evaluate(density, np.asarray(rows, dtype)), positions)
     return [np.asarray(column, float) for column in columns]
 
 

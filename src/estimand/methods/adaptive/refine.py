@@ -95,7 +95,7 @@ def _explore_more(plan: Plan, state: State, runtime: Runtime, pilot: Draws) -> S
         effort = Effort(WIDER * cost + reserve, WIDER * (state.exploration.seconds + 1.0))
         if is_weak and can_afford(plan, state, runtime, effort):
             before = state.found
-            state = scouted(plan, state, runtime, part, WIDER)
+            state = scouted(plan, state, runtime, [part], WIDER)
             if state.found is not before:
                 state = fit(plan, state, runtime, [part])
     return state

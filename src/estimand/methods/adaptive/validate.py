@@ -28,9 +28,8 @@ def validate(plan: Plan, state: State, runtime: Runtime, parts: Iterable[Part]) 
     """
     draws = state.draws
     assert draws is not None
-    state = state._replace(missed=frozenset())
-    for part in parts:
-        state, fresh = scout(plan, state, runtime, part)
+    state, scoutings = scout(plan, state._replace(missed=frozenset()), runtime, tuple(parts))
+    for part, (fresh, _) in scoutings.items():
         if not fresh.has_mass:
             continue
         known = [item for item in state.explored[part] if item.has_mass]

@@ -1,0 +1,382 @@
+"""Islands of waste-free SMC driven from the host: only the moves of the chains are compiled.
+
+The same sampler as `tempering.drive` with islands and adaptive temperatures. Temperatures, weights,
+resampling and covariances are a few thousand numbers and are NumPy's; random numbers are arguments.
+What is compiled has the density once and little else: the whole sampler takes ten times as long
+to compile. One shape serves every part, output and temperature, and scouts with more particles,
+which move in pieces.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from typing import Any, NamedTuple, cast
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+
+from estimand.density import Density, PathPoint, Terms
+from estimand.kernels import AdaptableKernel, DrivenKernel, Given, State, Tuning
+from estimand.sampling.prior import prior_positions
+from estimand.sampling.resampling import systematic
+from estimand.sampling.tempering import MAX_TEMPERATURES, Population
+
+NUM_BISECTIONS = 24
+
+
+class Scouted(NamedTuple):
+    """Particles of all islands at the end, log Z of each particle's island, and what it cost."""
+
+    positions: np.ndarray
+    log_weights: np.ndarray
+    num_evaluations: int
+    num_gradients: int
+    num_invalid: int
+
+
+def can_scout(population: Population, kernel: AdaptableKernel, density: Density) -> bool:
+    """Whether the host can drive such a population."""
+    is_usual = population.waste_free and population.adapt and population.resampling is systematic
+    has_others = population.num_islands > 1 and population.num_steps > 1
+    is_driven = isinstance(kernel, DrivenKernel) and not density.layout.discrete_sites
+    return is_usual and has_others and is_driven
+
+
+def run_scouts(
+    population: Population, density: Density, seed: tuple[int, ...], num_pieces: int = 1
+) -> Scouted:
+    """Leads islands from the prior to a part of the target.
+
+    Args:
+        population: how many particles there are, and how they move.
+        density: the part, softened or not.
+        seed: of all random numbers.
+        num_pieces: so many times more particles, moved in as many calls.
+    """
+    rng = np.random.default_rng(seed)
+    mover = _Mover(population, density)
+    islands = _start(mover, (*seed, 0), num_pieces)
+    beta, log_z = 0.0, np.zeros(population.num_islands)
+    step_sizes = np.full(population.num_islands, mover.kernel.natural_step(density.dimension))
+    rungs = density.num_rungs
+    for _ in range(MAX_TEMPERATURES):
+        after = next_temperature(islands.terms, beta, population.conditional_ess, rungs)
+        log_weights = Reweighting(islands.terms, beta, rungs).log_weights(after)
+        log_z, is_alive = _grown(log_z, log_weights)
+        if not is_alive.any():
+            break
+        factors = covariance_factors(islands.positions, log_weights)
+        tuning = _tuning(step_sizes, factors)
+        starts = _resampled(rng, islands, log_weights, is_alive, num_pieces * population.num_chains)
+        islands, acceptance = _moved(mover, rng, starts, num_pieces, after, tuning)
+        step_sizes = step_sizes * np.exp(2.0 * (acceptance - mover.kernel.target_acceptance))
+        beta = after
+        if beta >= 1:
+            break
+    log_z = log_z if beta >= 1 else np.full_like(log_z, -np.inf)
+    return Scouted(
+        positions=islands.positions.reshape(-1, density.dimension),
+        log_weights=np.repeat(log_z, islands.positions.shape[1]),
+        num_evaluations=mover.num_evaluations,
+        num_gradients=mover.num_gradients,
+        num_invalid=mover.num_invalid,
+    )
+
+
+class _Islands(NamedTuple):
+    """Positions and terms; the first axis are the islands, the second one particles or chains."""
+
+    positions: Any
+    terms: Terms
+
+    @staticmethod
+    def join(pieces: list[_Islands]) -> _Islands:
+        return jax.tree.map(lambda *parts: np.concatenate(parts, axis=1), *pieces)
+
+
+# --- the compiled moves ---
+
+
+class _Numbers(NamedTuple):
+    """The random numbers of all chains; axes are islands, chains and moves."""
+
+    noise: Any
+    threshold: Any
+    is_position: Any
+
+
+@functools.partial(jax.jit, static_argnums=0)
+def _chains(
+    kernel: DrivenKernel,
+    density: Density,
+    starts: _Islands,
+    point: PathPoint,
+    tunings: Tuning,
+    numbers: _Numbers,
+) -> tuple:
+    """The states of chains that move by given random numbers, for all islands at once."""
+
+    def chain(start: _Islands, noise: jax.Array, threshold: jax.Array, tuning: Tuning) -> tuple:
+        nothing = jnp.zeros_like(start.positions) if kernel.needs_gradient else ()
+
+        def step(state: State, given: Given) -> tuple:
+            state, info = kernel.advance(density, state, point, tuning, given)
+            return state, (_Islands(*state[:2]), info.acceptance, info.num_invalid)
+
+        first = State(start.positions, start.terms, nothing)
+        return lax.scan(step, first, Given(noise, threshold, numbers.is_position))[1]
+
+    island = jax.vmap(chain, in_axes=(0, 0, 0, None))
+    found = jax.vmap(island)(starts, numbers.noise, numbers.threshold, tunings)
+    states, accepted, invalid = found
+    # The first step of a kernel with gradients finds the gradient where the chain starts.
+    return states, accepted[:, :, int(kernel.needs_gradient) :].mean(axis=(1, 2)), invalid.sum()
+
+
+class _Mover:
+    """Calls the compiled moves, always with the same shapes, and counts what they cost."""
+
+    def __init__(self, population: Population, density: Density) -> None:
+        self.population, self.density = population, density
+        self.kernel = cast(DrivenKernel, population.kernel)
+        self.num_moves = population.num_steps - (not self.kernel.needs_gradient)
+        self.shape = (population.num_islands, population.num_chains, self.num_moves)
+        self.num_evaluations = self.num_gradients = self.num_invalid = 0
+
+    def terms(self, positions: np.ndarray) -> _Islands:
+        """Evaluates as many positions as one call can: they take the places of the moves."""
+        num_islands, _, num_moves = self.shape
+        dimension = self.density.dimension
+        noise = positions.reshape(*self.shape, dimension)
+        ladder = (self.density.num_rungs,) if self.density.num_rungs > 1 else ()
+        nothing: Any = np.zeros(self.shape[:2])
+        terms = Terms(nothing, nothing, np.zeros((*nothing.shape, *ladder)))  # type: ignore[arg-type]
+        starts = _Islands(noise[:, :, 0], terms)
+        are_positions = np.ones(num_moves, bool)
+        states, _ = self._call(
+            starts, 1.0, self._no_tuning(), noise, np.zeros(self.shape), are_positions
+        )
+        return jax.tree.map(lambda x: x.reshape(num_islands, -1, *x.shape[3:]), states)
+
+    def moves(
+        self, rng: np.random.Generator, starts: _Islands, beta: float, tuning: Tuning
+    ) -> tuple[_Islands, np.ndarray]:
+        """Every state of chains from these starts, and the acceptance rate of each island."""
+        num_islands, _, num_moves = self.shape
+        noise = rng.standard_normal((*self.shape, self.density.dimension))
+        threshold = -rng.standard_exponential(self.shape)
+        is_position = np.zeros(num_moves, bool)
+        if self.kernel.needs_gradient:
+            noise[:, :, 0], is_position[0] = starts.positions, True
+        states, acceptance = self._call(starts, beta, tuning, noise, threshold, is_position)
+        if not self.kernel.needs_gradient:
+            states = jax.tree.map(
+                lambda first, rest: np.concatenate([first[:, :, None], rest], axis=2),
+                starts,
+                states,
+            )
+        islands = jax.tree.map(lambda x: x.reshape(num_islands, -1, *x.shape[3:]), states)
+        return islands, acceptance
+
+    def _call(
+        self, starts: _Islands, beta: float, tuning: Tuning, *given: np.ndarray
+    ) -> tuple[_Islands, np.ndarray]:
+        dtype = jnp.result_type(float)
+        point = PathPoint(*_point(beta, self.density.num_rungs))  # type: ignore[arg-type]
+
+        inputs = (starts, point, tuning, _Numbers(*given))
+        arrays = jax.tree.map(
+            lambda x: np.asarray(x, None if np.asarray(x).dtype == bool else dtype), inputs
+        )
+        found = _chains(self.kernel, self.density, *arrays)
+        states, acceptance, invalid = jax.tree.map(lambda x: np.asarray(x, float), found)
+        count = math.prod(self.shape)
+        if self.kernel.needs_gradient:
+            self.num_gradients += count
+        else:
+            self.num_evaluations += count
+        self.num_invalid += int(invalid)
+        return states, acceptance
+
+    def _no_tuning(self) -> Tuning:
+        num_islands, dimension = self.shape[0], self.density.dimension
+        count = self.population.num_particles
+        factor_shape = (dimension,) if _has_few(num_islands, count, dimension) else (dimension,) * 2
+        return _tuning(np.ones(num_islands), np.ones((num_islands, *factor_shape)))
+
+
+def _tuning(step_sizes: Any, factors: Any) -> Tuning:
+    center: Any = np.zeros(factors.shape[:2])
+    return Tuning(step_sizes, factors, center)
+
+
+# --- between the moves ---
+
+
+def _start(mover: _Mover, seed: tuple[int, ...], num_pieces: int) -> _Islands:
+    """Draws from the prior, as many as one call of the moves evaluates for each piece."""
+    count = math.prod(mover.shape)
+    points = prior_positions(mover.density, seed, num_pieces * count)
+    islands = _Islands.join(
+        [mover.terms(points[k * count : (k + 1) * count]) for k in range(num_pieces)]
+    )
+    log_weight = islands.terms.log_weight
+    is_bad = ~(log_weight < np.inf)
+    likelihood: Any = np.where(is_bad, -np.inf, islands.terms.log_likelihood)
+    return islands._replace(terms=islands.terms._replace(log_likelihood=likelihood))
+
+
+def _grown(log_z: np.ndarray, log_weights: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """log Z of each island after a change of temperature, and which islands are alive."""
+    tops = log_weights.max(axis=1)
+    is_alive = tops > -np.inf
+    safe = np.where(is_alive, tops, 0.0)
+    with np.errstate(divide="ignore"):
+        means = np.log(np.mean(np.exp(log_weights - safe[:, None]), axis=1)) + safe
+    return np.where(is_alive, log_z + means, -np.inf), is_alive
+
+
+def _resampled(
+    rng: np.random.Generator,
+    islands: _Islands,
+    log_weights: np.ndarray,
+    is_alive: np.ndarray,
+    count: int,
+) -> _Islands:
+    """Where chains start; an island that has died out goes on as a copy, with no weight."""
+    sources = np.where(is_alive, np.arange(is_alive.size), np.flatnonzero(is_alive)[0])
+    chosen = np.stack([systematic_indices(rng, log_weights[k], count) for k in sources])
+    return jax.tree.map(lambda x: x[sources[:, None], chosen], islands)
+
+
+def systematic_indices(rng: np.random.Generator, log_weights: np.ndarray, count: int) -> np.ndarray:
+    """As `resampling.systematic`."""
+    weights = np.exp(log_weights - log_weights.max())
+    edges = np.cumsum(weights)
+    slices = (np.arange(count) + rng.random()) / count
+    indices = np.searchsorted(edges / edges[-1], slices, side="right")
+    return np.minimum(indices, np.flatnonzero(weights)[-1])
+
+
+def _moved(
+    mover: _Mover,
+    rng: np.random.Generator,
+    starts: _Islands,
+    num_pieces: int,
+    beta: float,
+    tuning: Tuning,
+) -> tuple[_Islands, np.ndarray]:
+    """The islands after their moves, and the acceptance rate of each."""
+    count = mover.population.num_chains
+    pieces, acceptance = [], []
+    for number in range(num_pieces):
+        own = slice(number * count, (number + 1) * count)
+        piece: _Islands = jax.tree.map(lambda x, own=own: x[:, own], starts)
+        moved, accepted = mover.moves(rng, piece, beta, tuning)
+        pieces.append(moved)
+        acceptance.append(accepted)
+    return _Islands.join(pieces), np.mean(acceptance, axis=0)
+
+
+def _point(beta: float, rungs: int) -> tuple[float, float]:
+    """The powers of a `PathPoint`, as `tempering.from_prior` has them."""
+    return min(rungs * beta, 1.0), beta
+
+
+class Reweighting:
+    """The weights that particles get when the inverse temperature changes, by the new one.
+
+    As `tempering.log_increments` on the path from the prior.
+    """
+
+    def __init__(self, terms: Terms, before: float, rungs: int) -> None:
+        ladder = np.asarray(terms.log_target)
+        ladder = ladder[..., None] if rungs == 1 else ladder
+        self.log_factors = [np.asarray(terms.log_likelihood), *np.moveaxis(ladder, -1, 0)]
+        self.before, self.rungs = _powers(before, rungs), rungs
+
+    def log_weights(self, after: float) -> np.ndarray:
+        """log of the weights; −inf where a factor that counts is 0 or not a number."""
+        total = np.zeros(self.log_factors[0].shape)
+        powers = zip(self.log_factors, self.before, _powers(after, self.rungs), strict=True)
+        for log_factor, old, new in powers:
+            if old or new:
+                with np.errstate(invalid="ignore"):
+                    change = (new - old) * log_factor
+                total += np.where(np.isfinite(log_factor), change, -np.inf)
+        return total
+
+
+def _powers(beta: float, rungs: int) -> list[float]:
+    """The power of the likelihood, and of each target of the ladder; see `PathPoint`."""
+    likelihood, target = _point(beta, rungs)
+    if rungs == 1:
+        return [likelihood, target]
+    shares = np.clip(1 - np.abs(rungs * target - np.arange(1, rungs + 1)), 0.0, 1.0)
+    return [likelihood, *shares.tolist()]
+
+
+def next_temperature(terms: Terms, beta: float, target: float, rungs: int) -> float:
+    """As `tempering.next_temperature`."""
+    reweighting, whole = Reweighting(terms, beta, rungs), 1 - beta
+    alive = np.count_nonzero(reweighting.log_weights(beta + 1e-9 * whole) > -np.inf)
+
+    def is_fine(step: float) -> bool:
+        log_weights = reweighting.log_weights(beta + step)
+        top = log_weights.max()
+        if not top > -np.inf:
+            return False
+        weights = np.exp(log_weights - top)
+        return bool(weights.sum() ** 2 > target * alive * np.vdot(weights, weights))
+
+    if is_fine(whole):
+        return 1.0
+    low, high = math.log(whole) - 30.0, math.log(whole)
+    for _ in range(NUM_BISECTIONS):
+        middle = 0.5 * (low + high)
+        low, high = (middle, high) if is_fine(math.exp(middle)) else (low, middle)
+    after = beta + math.exp(low)
+    rung = round(after * rungs) / rungs
+    return rung if rung > beta and abs(rung - after) < 1e-3 / rungs else after
+
+
+def covariance_factors(positions: np.ndarray, log_weights: np.ndarray) -> np.ndarray:
+    """Factors of the covariance of all other islands' particles, as `adapted_tunings`."""
+    num_islands, count, dimension = positions.shape
+    weights = np.exp(log_weights - log_weights.max())
+    center = np.einsum("in,ind->d", weights, positions) / weights.sum()
+    deviations = positions - center
+
+    def of_others(sums: np.ndarray) -> np.ndarray:
+        return sums.sum(axis=0, keepdims=True) - sums
+
+    sizes = np.maximum(of_others(weights.sum(axis=1)), 1e-300)
+    weighted = weights[:, :, None] * deviations
+    shifts = of_others(weighted.sum(axis=1)) / sizes[:, None]
+    floors = 1e-12 * (1 + (center + shifts) ** 2)
+    if _has_few(num_islands, count, dimension):
+        squares = of_others((weighted * deviations).sum(axis=1)) / sizes[:, None]
+        return np.sqrt(np.maximum(squares - shifts**2, floors))
+    effective = sizes**2 / np.maximum(of_others((weights**2).sum(axis=1)), 1e-300)
+    seconds = of_others(weighted.transpose(0, 2, 1) @ deviations) / sizes[:, None, None]
+    covariances = seconds - shifts[:, :, None] * shifts[:, None, :]
+    return np.stack([_factor(*item) for item in zip(covariances, floors, effective, strict=True)])
+
+
+def _has_few(num_islands: int, count: int, dimension: int) -> bool:
+    """Whether other islands' particles are too few for a covariance."""
+    return (num_islands - 1) * count < 4 * dimension
+
+
+def _factor(covariance: np.ndarray, floor: np.ndarray, effective: float) -> np.ndarray:
+    """The Cholesky factor of a covariance, shrunk as `tempering.shrunk` does it."""
+    shrinkage = np.clip(len(floor) / max(effective, 1e-12), 0.01, 1.0)
+    variances = np.maximum(np.diag(covariance), floor)
+    shrunk = (1 - shrinkage) * covariance + shrinkage * np.diag(variances)
+    try:
+        return np.linalg.cholesky(shrunk)
+    except np.linalg.LinAlgError:
+        return np.diag(np.sqrt(variances))
