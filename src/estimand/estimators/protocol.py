@@ -29,6 +29,13 @@ class StagedEstimator(Estimator, Protocol):
     def estimate_in(self, runtime: Runtime, rng_key: jax.Array, density: Density) -> Evidence: ...
 
 
+@runtime_checkable
+class HostedEstimator(Estimator, Protocol):
+    """An estimator that the host can also drive, for which far less is compiled."""
+
+    def estimate_on_host(self, rng_key: jax.Array, density: Density) -> Evidence: ...
+
+
 class Request(NamedTuple):
     """An estimator, and what it is asked for."""
 
@@ -55,4 +62,6 @@ def _task(request: Request) -> Task:
 
 
 def _estimate(estimator: Estimator, rng_key: jax.Array, density: Density) -> Evidence:
+    if isinstance(estimator, HostedEstimator):
+        return estimator.estimate_on_host(rng_key, density)
     return jax.block_until_ready(estimator.estimate(rng_key, density))

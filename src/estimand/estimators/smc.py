@@ -10,11 +10,24 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax.scipy.special import logsumexp
 
 from estimand.density import Density, is_invalid
 from estimand.kernels import MALA, AdaptableKernel, RandomWalk, Tuning
-from estimand.sampling import Cloud, Population, drive, from_prior, start_cloud
+from estimand.sampling import (
+    MAX_TEMPERATURES,
+    Cloud,
+    Population,
+    Scouted,
+    can_scout,
+    drive,
+    entropy_of,
+    from_prior,
+    log_mean,
+    run_scouts,
+    start_cloud,
+)
 from estimand.sampling import resampling as schemes
 from estimand.sampling import schedule as schedules
 from estimand.settings import Settings, require_count, require_share
@@ -100,6 +113,22 @@ class SMC(Settings):
         tuning = jax.tree.map(lambda x: x[0], kernel.tuning(density, 1))
         return _islands(self.population(kernel), rng_key, density, betas, tuning)
 
+    def estimate_on_host(
+        self, rng_key: jax.Array, density: Density, num_pieces: int = 1
+    ) -> Evidence:
+        """As `estimate`, with far less to compile, and other random numbers, where it is possible.
+
+        Islands that adapt can be driven by the host. With so many times more particles they move
+        in as many pieces, for which nothing else is compiled.
+        """
+        self.check(density)
+        population = self.population(self.kernel_for(density))
+        if self.schedule is None and can_scout(population, density):
+            scouted = run_scouts(population, density, entropy_of(rng_key), num_pieces)
+            return _evidence_of(scouted)
+        larger = dataclasses.replace(self, num_particles=num_pieces * self.num_particles)
+        return jax.block_until_ready(larger.estimate(rng_key, density))
+
     def population(self, kernel: AdaptableKernel) -> Population:
         """What is compiled in: schedule, step sizes and metric are not."""
         return Population(
@@ -144,6 +173,37 @@ def _islands(
         ),
         degrees=num_islands - 1.0 if num_islands > 1 else math.inf,
     )
+
+
+def _evidence_of(scouted: Scouted) -> Evidence:
+    """What islands that the host has driven say of Z."""
+    log_z, num_islands = scouted.log_z, scouted.log_z.size
+    log_mean_z = log_mean(log_z)
+    relative_variance = math.inf
+    if math.isfinite(log_mean_z):
+        relative_variance = float(np.exp(log_z - log_mean_z).var(ddof=1) / num_islands)
+
+    def by_temperature(values: np.ndarray) -> Any:
+        padding = np.full((num_islands, MAX_TEMPERATURES - scouted.betas.size), np.nan)
+        rows = np.broadcast_to(values, (num_islands, scouted.betas.size))
+        return np.concatenate([rows, padding], axis=1)
+
+    arrays: dict[str, Any] = {
+        "log_z": np.asarray(log_mean_z),
+        "relative_variance": np.asarray(relative_variance),
+        "log_weights": scouted.log_weights,
+        "positions": scouted.positions,
+        "evaluations": np.array([scouted.num_evaluations]),
+        "gradients": np.array([scouted.num_gradients]),
+        "invalid": np.array([scouted.num_invalid]),
+    }
+    trace = Trace(
+        betas=by_temperature(scouted.betas),
+        acceptance_rate=by_temperature(scouted.acceptance),
+        log_weights=None,
+        positions=None,
+    )
+    return Evidence(**arrays, trace=trace, degrees=num_islands - 1.0)
 
 
 def _run(

@@ -21,6 +21,7 @@ from estimand.sampling.prior import comparison_scales, prior_positions
 from estimand.sampling.schedule import geometric, linear
 from estimand.sampling.scouts import Scouted, can_scout, run_scouts
 from estimand.sampling.tempering import (
+    MAX_TEMPERATURES,
     Cloud,
     Population,
     TemperingPath,
@@ -39,6 +40,7 @@ from estimand.sampling.weights import (
 
 __all__ = [
     "CHUNK",
+    "MAX_TEMPERATURES",
     "NUM_STARTS",
     "Chains",
     "Cloud",

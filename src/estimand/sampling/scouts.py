@@ -19,7 +19,7 @@ import numpy as np
 from jax import lax
 
 from estimand.density import Density, PathPoint, Terms
-from estimand.kernels import AdaptableKernel, DrivenKernel, Given, State, Tuning
+from estimand.kernels import DrivenKernel, Given, State, Tuning
 from estimand.sampling.prior import prior_positions
 from estimand.sampling.resampling import systematic
 from estimand.sampling.tempering import MAX_TEMPERATURES, Population
@@ -28,20 +28,31 @@ NUM_BISECTIONS = 24
 
 
 class Scouted(NamedTuple):
-    """Particles of all islands at the end, log Z of each particle's island, and what it cost."""
+    """Particles at the end, island by island, log Z of each island, and what they cost.
+
+    `betas` are the inverse temperatures that were gone through, and `acceptance` the acceptance
+    rate of each island at each of them.
+    """
 
     positions: np.ndarray
-    log_weights: np.ndarray
+    log_z: np.ndarray
+    betas: np.ndarray
+    acceptance: np.ndarray
     num_evaluations: int
     num_gradients: int
     num_invalid: int
 
+    @property
+    def log_weights(self) -> np.ndarray:
+        """log Z of each particle's island."""
+        return np.repeat(self.log_z, len(self.positions) // self.log_z.size)
 
-def can_scout(population: Population, kernel: AdaptableKernel, density: Density) -> bool:
+
+def can_scout(population: Population, density: Density) -> bool:
     """Whether the host can drive such a population."""
     is_usual = population.waste_free and population.adapt and population.resampling is systematic
     has_others = population.num_islands > 1 and population.num_steps > 1
-    is_driven = isinstance(kernel, DrivenKernel) and not density.layout.discrete_sites
+    is_driven = isinstance(population.kernel, DrivenKernel) and not density.layout.discrete_sites
     return is_usual and has_others and is_driven
 
 
@@ -61,7 +72,7 @@ def run_scouts(
     islands = _start(mover, (*seed, 0), num_pieces)
     beta, log_z = 0.0, np.zeros(population.num_islands)
     step_sizes = np.full(population.num_islands, mover.kernel.natural_step(density.dimension))
-    rungs = density.num_rungs
+    rungs, betas, acceptances = density.num_rungs, [], []
     for _ in range(MAX_TEMPERATURES):
         after = next_temperature(islands.terms, beta, population.conditional_ess, rungs)
         log_weights = Reweighting(islands.terms, beta, rungs).log_weights(after)
@@ -74,12 +85,16 @@ def run_scouts(
         islands, acceptance = _moved(mover, rng, starts, num_pieces, after, tuning)
         step_sizes = step_sizes * np.exp(2.0 * (acceptance - mover.kernel.target_acceptance))
         beta = after
+        betas.append(beta)
+        acceptances.append(acceptance)
         if beta >= 1:
             break
     log_z = log_z if beta >= 1 else np.full_like(log_z, -np.inf)
     return Scouted(
         positions=islands.positions.reshape(-1, density.dimension),
-        log_weights=np.repeat(log_z, islands.positions.shape[1]),
+        log_z=log_z,
+        betas=np.array(betas),
+        acceptance=np.array(acceptances).reshape(len(betas), population.num_islands).T,
         num_evaluations=mover.num_evaluations,
         num_gradients=mover.num_gradients,
         num_invalid=mover.num_invalid,

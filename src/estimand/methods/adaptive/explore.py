@@ -2,27 +2,21 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
+import jax
 import numpy as np
 
 from estimand.density import Density
-from estimand.estimators import Request, estimate_all
+from estimand.estimators import SMC
 from estimand.methods.adaptive.draws import Draws, Evaluated, Part
 from estimand.methods.adaptive.plan import PROBE, Plan, State, evaluate, report
 from estimand.methods.adaptive.proposal import Exploration
 from estimand.runtime import Runtime, Task, run_task
-from estimand.sampling import (
-    Mixture,
-    Scouted,
-    can_scout,
-    effective_sample_size,
-    prior_positions,
-    run_scouts,
-)
+from estimand.sampling import Mixture, effective_sample_size, prior_positions
 from estimand.sampling import mixture as mixtures
+from estimand.trust import Evidence, Trace
 
 # Effective prior draws, at the least, from which a part is fitted without a scout.
 ENOUGH_FROM_PRIOR = 100.0
@@ -86,54 +80,35 @@ def scout(
         return state, {}
     symbols = ", ".join(dict.fromkeys(part.symbol for part in parts))
     report(plan, state, runtime, f"exploring {symbols}")
+    tasks = [_scout_task(plan, state, part, wider) for part in parts]
     scoutings = {}
-    for part, item in zip(parts, _run_scouts(plan, state, runtime, parts, wider), strict=True):
+    for part, evidence in zip(parts, runtime.map(tasks), strict=True):
         before = state.cost.spent
-        state = state.paid(item.num_evaluations, item.num_gradients)
-        state = state._replace(has_nan=state.has_nan or item.num_invalid > 0)
+        state = state.paid(evidence.num_evaluations, evidence.num_gradients)
+        state = state._replace(has_nan=state.has_nan or evidence.num_invalid > 0)
         found = Exploration(
-            points=item.positions,
-            log_weights=item.log_weights,
-            chains=np.arange(item.log_weights.size) // plan.scout.num_steps,
+            points=np.asarray(evidence.positions, float),
+            log_weights=np.asarray(evidence.log_weights, float),
+            chains=np.arange(np.size(evidence.log_weights)) // plan.scout.num_steps,
         )
         scoutings[part] = Scouting(found, state.cost.spent - before)
     return state, scoutings
 
 
-def _run_scouts(
-    plan: Plan, state: State, runtime: Runtime, parts: Sequence[Part], wider: int
-) -> list[Scouted]:
-    kernel = plan.scout.kernel_for(plan.density)
-    population = plan.scout.population(kernel)
-    names = [
-        ("scout", *part, state.attempt, len(state.explored.get(part, ())), wider) for part in parts
-    ]
+def _scout_task(plan: Plan, state: State, part: Part, wider: int) -> Task:
     # With a ladder γ has one too, on which nothing changes: it is compiled for the others anyway.
-    densities = [plan.softened.part(part.name, part.output) for part in parts]
-    if plan.scout.schedule is None and can_scout(population, kernel, plan.density):
-        tasks = [
-            Task(run_scouts, (population, density, plan.seed(*name), wider), kinds=(Scouted,))
-            for density, name in zip(densities, names, strict=True)
-        ]
-        return runtime.map(tasks)
-    scouts = dataclasses.replace(plan.scout, num_particles=wider * plan.scout.num_particles)
-    requests = [
-        Request(scouts, plan.key(*name), density if part.sign else plan.density)
-        for part, density, name in zip(parts, densities, names, strict=True)
-    ]
-    return [
-        Scouted(
-            positions=np.asarray(evidence.positions, float),
-            log_weights=np.asarray(evidence.log_weights, float),
-            num_evaluations=evidence.num_evaluations,
-            num_gradients=evidence.num_gradients,
-            num_invalid=evidence.num_invalid,
-        )
-        for evidence in estimate_all(runtime, requests)
-    ]
+    density = plan.softened.part(part.name, part.output)
+    round_number = len(state.explored.get(part, ()))
+    key = plan.key("scout", *part, state.attempt, round_number, wider)
+    return Task(run_scout, (plan.scout, key, density, wider), kinds=(Evidence, Trace))
 
 
 # --- tasks ---
+
+
+def run_scout(scout: SMC, rng_key: jax.Array, density: Density, wider: int) -> Evidence:
+    """Islands from the prior to one density, with so many times more particles."""
+    return scout.estimate_on_host(rng_key, density, num_pieces=wider)
 
 
 def draw_prior(density: Density, seed: tuple[int, ...], count: int) -> list[np.ndarray]:
