@@ -16,6 +16,7 @@ from estimand.sampling.chains import (
 from estimand.sampling.chunks import CHUNK, in_batches, in_chunks
 from estimand.sampling.laplace import Mode, find_mode
 from estimand.sampling.mixture import Mixture
+from estimand.sampling.products import sums_of_products
 from estimand.sampling.schedule import geometric, linear
 from estimand.sampling.tempering import (
     Cloud,
@@ -67,6 +68,7 @@ __all__ = [
     "resampling",
     "schedule",
     "start_cloud",
+    "sums_of_products",
     "total",
     "warp",
 ]

@@ -7,6 +7,7 @@ are slow.
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Iterator
 from typing import NamedTuple
@@ -503,7 +504,7 @@ class _Data(NamedTuple):
         monomials = None
         if dimension <= MAX_PAIRED_DIMENSION:
             columns = np.ascontiguousarray(deviations.T)
-            one, other = np.triu_indices(dimension)
+            one, other = _pairs(dimension)
             ones = np.ones((1, len(points)))
             monomials = np.concatenate([ones, columns, columns[one] * columns[other]])
         return cls(deviations, weights, center, scale, monomials)
@@ -532,7 +533,7 @@ class _Data(NamedTuple):
             log_densities, shares = _normalised(logs)
             shares *= self.weights
             moments = self._paired_moments(shares)
-        score = float(np.average(log_densities, weights=self.weights))
+        score = float((log_densities * self.weights).sum() / self.weights.sum())
         return score, *moments
 
     def _moments(self, shares: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -543,10 +544,17 @@ class _Data(NamedTuple):
         assert self.monomials is not None
         dimension = self.points.shape[1]
         sums = sums_of_products(shares.T, self.monomials.T)
-        one, other = np.triu_indices(dimension)
+        one, other = _pairs(dimension)
         products = np.empty((len(shares), dimension, dimension))
         products[:, one, other] = products[:, other, one] = sums[:, 1 + dimension :]
         return sums[:, 0], sums[:, 1 : 1 + dimension], products
+
+
+@functools.cache
+def _pairs(dimension: int) -> tuple[np.ndarray, np.ndarray]:
+    """The first and the second coordinate of each product of two."""
+    first, second = np.triu_indices(dimension)
+    return first, second
 
 
 def _coefficients(mixture: Mixture) -> np.ndarray:
@@ -557,7 +565,7 @@ def _coefficients(mixture: Mixture) -> np.ndarray:
     constants = np.log(mixture.weights) - 0.5 * np.einsum("ki,ki->k", slopes, mixture.means)
     constants += np.log(np.diagonal(inverses, axis1=1, axis2=2)).sum(axis=1)
     constants -= 0.5 * dimension * math.log(2 * math.pi)
-    one, other = np.triu_indices(dimension)
+    one, other = _pairs(dimension)
     squares = np.where(one == other, -0.5, -1.0) * precisions[:, one, other]
     return np.concatenate([constants[:, None], slopes, squares], axis=1)
 
@@ -570,7 +578,8 @@ def _spread_starts(
     starts = [points[rng.choice(points.shape[0], p=chance)]]
     distance = np.full(points.shape[0], np.inf)
     for _ in range(count - 1):
-        distance = np.minimum(distance, np.sum((points - starts[-1]) ** 2, axis=1))
+        deviations = points - starts[-1]
+        distance = np.minimum(distance, np.einsum("nd,nd->n", deviations, deviations))
         chance = weights * distance
         chance = chance if chance.any() else weights  # fewer different points than starts
         starts.append(points[rng.choice(points.shape[0], p=chance / chance.sum())])

@@ -1,7 +1,7 @@
 """Scrambled Sobol points, without scipy.stats, whose import alone takes half a second.
 
-The scrambling is SciPy's: a random lower triangular matrix of bits for each coordinate and a digital
-shift (Matoušek 1998).
+The scrambling is SciPy's: a random lower triangular matrix of bits for each coordinate and a
+digital shift (Matoušek 1998).
 """
 
 from __future__ import annotations
