@@ -240,6 +240,20 @@ def test_expectation_maximisation_is_that_of_loops(dimension: int, seed: int) ->
     )
 
 
+def test_components_may_be_narrow_next_to_their_distance(seed: int) -> None:
+    """Two groups 1e9 standard deviations apart, where sums of squares would have no digits left."""
+    rng = np.random.default_rng(seed)
+    centers = np.array([[-1e9, 0.0], [1e9, 0.0]])
+    offsets = rng.normal(size=(2, 400, 2))
+    points = (centers[:, None] + offsets).reshape(-1, 2)
+    start = Mixture(np.full(2, 0.5), centers, np.stack([np.eye(2)] * 2), np.full(2, np.inf))
+    prior = start.factors @ start.factors.transpose(0, 2, 1)
+    found = mixtures._em(points, np.ones(800), start, 800.0, prior=prior, trust=1e-3)
+    for center, own, mean, factor in zip(centers, offsets, found.means, found.factors, strict=True):
+        np.testing.assert_allclose(mean - center, own.mean(axis=0), atol=1e-4)
+        np.testing.assert_allclose(factor @ factor.T, np.cov(own.T, ddof=0), atol=1e-4)
+
+
 def test_scales_are_those_along_the_axes(seed: int) -> None:
     rng = np.random.default_rng(seed)
     present, points = gaussians_at(3, rng)

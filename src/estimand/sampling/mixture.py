@@ -32,8 +32,10 @@ SHRINKAGES = (0.1, 0.3, 0.6, 1.0)
 TRUSTS = (2.0, 10.0, 50.0, math.inf)
 # Points that a present scale counts for where a refit changes only scales.
 SCALE_TRUST = 5.0
-# Up to this dimension a fit is made of the products of all pairs of coordinates.
+# Up to this dimension a fit is made of the products of all pairs of coordinates, unless a component
+# is so narrow, next to all points, that differences of these products have few digits left.
 MAX_PAIRED_DIMENSION = 12
+MIN_PAIRED_SCALE = 1e-3
 
 
 class Mixture(NamedTuple):
@@ -465,10 +467,8 @@ def _em(
     last = -np.inf
     for _ in range(1 if count == 1 else steps):
         score, mass, sums, products = data.expectations(mixture)
-        means = (sums + 1e-3 * mixture.means) / (mass + 1e-3)[:, None]
-        crossed = sums[:, :, None] * means[:, None, :]
-        scatter = products - crossed - crossed.transpose(0, 2, 1)
-        scatter += mass[:, None, None] * means[:, :, None] * means[:, None, :]
+        moves = sums / (mass + 1e-3)[:, None]
+        means, scatter = mixture.means + moves, _about(moves, mass, sums, products)
         covariances = (scatter + prior_points * prior) / (mass + prior_points)[:, None, None]
         factors = np.linalg.cholesky(covariances)
         mixture = Mixture((mass + 1.0) / (mass.sum() + count), means, factors, mixture.degrees)
@@ -522,32 +522,54 @@ class _Data(NamedTuple):
     def expectations(self, mixture: Mixture) -> tuple[float, np.ndarray, np.ndarray, np.ndarray]:
         """Mean log density of Gaussians, and the moments of the points that belong to each.
 
-        The moments are the sums of 1, of the points and of their products of two.
+        The moments are the sums of 1, of the points' deviations from the mean of the Gaussian, and
+        of the products of two of these.
         """
-        if self.monomials is None:
+        scales = np.diagonal(mixture.factors, axis1=1, axis2=2)
+        if self.monomials is None or scales.min() < MIN_PAIRED_SCALE:
             log_densities, shares = log_density_and_shares(mixture, self.points)
             shares *= self.weights[:, None]
-            moments = self._moments(shares)
+            moments = self._moments(shares, mixture.means)
         else:
             logs = times(_coefficients(mixture), self.monomials)
             log_densities, shares = _normalised(logs)
             shares *= self.weights
-            moments = self._paired_moments(shares)
+            sums = sums_of_products(shares.T, self.monomials.T)
+            moments = _paired_moments(sums, mixture.means)
         score = float((log_densities * self.weights).sum() / self.weights.sum())
         return score, *moments
 
-    def _moments(self, shares: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        products = [sums_of_products(own[:, None] * self.points, self.points) for own in shares.T]
-        return shares.sum(axis=0), sums_of_products(shares, self.points), np.stack(products)
+    def _moments(
+        self, shares: np.ndarray, means: np.ndarray
+    ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        sums, products = [], []
+        for own, mean in zip(shares.T, means, strict=True):
+            deviations = self.points - mean
+            weighted = own[:, None] * deviations
+            sums.append(weighted.sum(axis=0))
+            products.append(sums_of_products(weighted, deviations))
+        return shares.sum(axis=0), np.stack(sums), np.stack(products)
 
-    def _paired_moments(self, shares: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        assert self.monomials is not None
-        dimension = self.points.shape[1]
-        sums = sums_of_products(shares.T, self.monomials.T)
-        one, other = _pairs(dimension)
-        products = np.empty((len(shares), dimension, dimension))
-        products[:, one, other] = products[:, other, one] = sums[:, 1 + dimension :]
-        return sums[:, 0], sums[:, 1 : 1 + dimension], products
+
+def _paired_moments(
+    sums: np.ndarray, means: np.ndarray
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Moments about the means from the sums of all monomials."""
+    size, dimension = means.shape
+    one, other = _pairs(dimension)
+    products = np.empty((size, dimension, dimension))
+    products[:, one, other] = products[:, other, one] = sums[:, 1 + dimension :]
+    mass, first = sums[:, 0], sums[:, 1 : 1 + dimension]
+    return mass, first - mass[:, None] * means, _about(means, mass, first, products)
+
+
+def _about(
+    places: np.ndarray, mass: np.ndarray, sums: np.ndarray, products: np.ndarray
+) -> np.ndarray:
+    """Sums of products of deviations from some places, from moments about the origin."""
+    crossed = sums[:, :, None] * places[:, None, :]
+    squares = mass[:, None, None] * places[:, :, None] * places[:, None, :]
+    return products - crossed - crossed.transpose(0, 2, 1) + squares
 
 
 @functools.cache
