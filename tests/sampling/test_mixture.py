@@ -46,6 +46,56 @@ def test_density_is_scipys(seed: int) -> None:
     )
 
 
+def wide(dimension: int, size: int, rng: np.random.Generator) -> Mixture:
+    """Components of all sizes, far from the origin; every third is a Student-t."""
+    factors = np.tril(rng.normal(0.0, 0.3, (size, dimension, dimension)), -1) + np.eye(dimension)
+    return Mixture(
+        rng.dirichlet(np.ones(size)),
+        100.0 + rng.normal(0.0, 2.0, (size, dimension)),
+        factors * rng.uniform(0.2, 3.0, (size, 1, 1)),
+        np.where(np.arange(size) % 3 == 2, 5.0, np.inf),
+    )
+
+
+@pytest.mark.parametrize(("dimension", "size"), [(1, 3), (3, 40), (20, 7)])
+def test_shares_of_some_components_are_scipys(dimension: int, size: int, seed: int) -> None:
+    """More points than one piece has."""
+    rng = np.random.default_rng(seed)
+    mixture = wide(dimension, size, rng)
+    points = mixture.draw(rng.random((3000, dimension + 2)))
+    chosen = np.array([size - 1, 0])
+    log_density, shares = mixtures.log_density_and_shares(mixture, points, chosen)
+    whole = density_by_scipy(mixture, points)
+    np.testing.assert_allclose(np.exp(log_density), whole, rtol=1e-9)
+    for column, component in enumerate(chosen):
+        single = Mixture(*(array[[component]] for array in mixture))
+        expected = density_by_scipy(single, points) / whole
+        np.testing.assert_allclose(shares[:, column], expected, rtol=1e-8, atol=1e-12)
+    np.testing.assert_allclose(mixtures.log_density_and_shares(mixture, points)[1].sum(axis=1), 1.0)
+
+
+def test_nowhere_is_without_density_and_shares() -> None:
+    points = np.array([[np.inf, 0.0], [1e200, 0.0], [0.0, 0.0]])
+    gaussian = Mixture(*(array[:2] for array in example()))
+    log_density, shares = mixtures.log_density_and_shares(gaussian, points)
+    assert np.isneginf(log_density[:2]).all()
+    assert np.isfinite(log_density[2])
+    assert not shares[:2].any()
+
+
+def test_draws_are_transformed_uniforms(seed: int) -> None:
+    """One draw after the other, by the component that its first uniform falls to."""
+    mixture, rng = example(), np.random.default_rng(seed)
+    uniforms = rng.random((500, 4))
+    expected = []
+    for u in uniforms:
+        k = 0 if u[0] < 0.3 else 1 if u[0] < 0.8 else 2
+        normals = scipy.stats.norm.ppf(u[2:])
+        spread = np.sqrt(5.0 / scipy.stats.chi2(5).ppf(u[1])) if k == 2 else 1.0
+        expected.append(mixture.means[k] + mixture.factors[k] @ (spread * normals))
+    np.testing.assert_allclose(mixture.draw(uniforms), expected, rtol=1e-9, atol=1e-12)
+
+
 def test_draws_have_the_density(seed: int) -> None:
     """Weights of a known Gaussian over the mixture have mean one, for Sobol and plain uniforms."""
     mixture, rng = example(), np.random.default_rng(seed)
@@ -128,6 +178,94 @@ def test_one_dimensional_mixture_integrates_to_one(seed: int) -> None:
         lambda x: np.exp(mixtures.log_density(fitted, np.array([[x]]))[0]), -50, 50, limit=200
     )
     assert total == pytest.approx(1.0, abs=2e-3)
+
+
+# --- expectation maximisation, against loops over components ---
+
+
+def memberships(mixture: Mixture, points: np.ndarray) -> np.ndarray:
+    parts = [
+        weight * scipy.stats.multivariate_normal(mean, factor @ factor.T).pdf(points)
+        for weight, mean, factor in zip(
+            mixture.weights, mixture.means, mixture.factors, strict=True
+        )
+    ]
+    return np.stack(parts) / np.sum(parts, axis=0)
+
+
+def em_by_loops(
+    points: np.ndarray, weights: np.ndarray, mixture: Mixture, prior: np.ndarray, trust: float
+) -> Mixture:
+    """One step; the weights sum to the effective number of points."""
+    steps = []
+    for k, own in enumerate(memberships(mixture, points) * weights):
+        mean = (own @ points + 1e-3 * mixture.means[k]) / (own.sum() + 1e-3)
+        scatter = sum(w * np.outer(x - mean, x - mean) for w, x in zip(own, points, strict=True))
+        pull = trust * points.shape[1]
+        covariance = (scatter + pull * prior[k]) / (own.sum() + pull)
+        share = (own.sum() + 1.0) / (weights.sum() + mixture.size)
+        steps.append((share, mean, np.linalg.cholesky(covariance)))
+    weights, means, factors = (np.array(column) for column in zip(*steps, strict=True))
+    return Mixture(weights, means, factors, mixture.degrees)
+
+
+def gaussians_at(dimension: int, rng: np.random.Generator) -> tuple[Mixture, np.ndarray]:
+    """Three Gaussians in coordinates of different scales, and points about them."""
+    scale, offset = 10.0 ** rng.uniform(-1, 1, dimension), rng.normal(0.0, 50.0, dimension)
+    plain = wide(dimension, 3, rng)
+    mixture = Mixture(
+        plain.weights,
+        offset + (plain.means - 100.0) * scale,
+        plain.factors * scale[:, None],
+        np.full(3, np.inf),
+    )
+    return mixture, mixture.draw(rng.random((900, dimension + 2)))
+
+
+@pytest.mark.parametrize("dimension", [1, 4, 15])
+def test_expectation_maximisation_is_that_of_loops(dimension: int, seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    start, points = gaussians_at(dimension, rng)
+    weights = rng.random(900)
+    prior = start.factors @ start.factors.transpose(0, 2, 1)
+    found = mixtures._em(points, weights, start, 500.0, prior=prior, trust=3.0, steps=2)
+    expected = start
+    for _ in range(2):
+        expected = em_by_loops(points, weights * 500 / weights.sum(), expected, prior, 3.0)
+    scale = points.std(axis=0)
+    np.testing.assert_allclose(found.weights, expected.weights, rtol=1e-7)
+    np.testing.assert_allclose(found.means / scale, expected.means / scale, rtol=1e-7)
+    np.testing.assert_allclose(
+        found.factors / scale[:, None], expected.factors / scale[:, None], rtol=1e-6, atol=1e-9
+    )
+
+
+def test_components_may_be_narrow_next_to_their_distance(seed: int) -> None:
+    """Two groups 1e9 standard deviations apart, where sums of squares would have no digits left."""
+    rng = np.random.default_rng(seed)
+    centers = np.array([[-1e9, 0.0], [1e9, 0.0]])
+    offsets = rng.normal(size=(2, 400, 2))
+    points = (centers[:, None] + offsets).reshape(-1, 2)
+    start = Mixture(np.full(2, 0.5), centers, np.stack([np.eye(2)] * 2), np.full(2, np.inf))
+    prior = start.factors @ start.factors.transpose(0, 2, 1)
+    found = mixtures._em(points, np.ones(800), start, 800.0, prior=prior, trust=1e-3)
+    for center, own, mean, factor in zip(centers, offsets, found.means, found.factors, strict=True):
+        np.testing.assert_allclose(mean - center, own.mean(axis=0), atol=1e-4)
+        np.testing.assert_allclose(factor @ factor.T, np.cov(own.T, ddof=0), atol=1e-4)
+
+
+def test_scales_are_those_along_the_axes(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    present, points = gaussians_at(3, rng)
+    weights = rng.random(900)
+    found = mixtures._rescaled(present, points, weights)
+    for k, own in enumerate(memberships(present, points) * weights):
+        along = np.linalg.solve(present.factors[k], (points - present.means[k]).T).T
+        shift = own @ along / (own.sum() + mixtures.SCALE_TRUST)
+        squares = own @ (along - shift) ** 2 + mixtures.SCALE_TRUST
+        scales = np.sqrt(squares / (own.sum() + mixtures.SCALE_TRUST))
+        np.testing.assert_allclose(found.means[k], present.means[k] + present.factors[k] @ shift)
+        np.testing.assert_allclose(found.factors[k], present.factors[k] * scales, rtol=1e-8)
 
 
 # --- decisions by held-out points ---

@@ -8,13 +8,28 @@ import numpy as np
 import pytest
 import scipy.stats
 
-from estimand.sampling.weights import effective_sample_size, pareto_k
+from estimand.sampling.weights import (
+    effective_sample_size,
+    log_mean,
+    pareto_k,
+    relative_weights,
+)
 
 
 def test_effective_sample_size() -> None:
     assert effective_sample_size(np.log([1.0, 1.0, 1.0, 0.0 + 1e-300])) == pytest.approx(3.0)
     assert effective_sample_size(np.log([1.0, 2.0, 3.0]) - 5000) == pytest.approx(36 / 14)
     assert effective_sample_size(np.full(3, -np.inf)) == 0.0
+
+
+def test_relative_weights() -> None:
+    log_weights = np.log([1.0, 2.0, 6.0]) - 5000
+    for found in (
+        relative_weights(log_weights),
+        relative_weights(log_weights, log_mean(log_weights)),
+    ):
+        np.testing.assert_allclose(found, [1 / 3, 2 / 3, 2.0])
+    assert not relative_weights(np.full(3, -np.inf)).any()
 
 
 @pytest.mark.parametrize("k", [0.1, 0.5, 0.9])

@@ -18,6 +18,7 @@ from estimand.sampling.keys import entropy_of, named_key, named_seed
 from estimand.sampling.laplace import Mode, find_mode
 from estimand.sampling.mixture import Mixture
 from estimand.sampling.prior import comparison_scales, prior_positions
+from estimand.sampling.products import sums_of_products
 from estimand.sampling.schedule import geometric, linear
 from estimand.sampling.scouts import Scouted, can_scout, run_scouts
 from estimand.sampling.tempering import (
@@ -80,6 +81,7 @@ __all__ = [
     "run_scouts",
     "schedule",
     "start_cloud",
+    "sums_of_products",
     "total",
     "warp",
 ]

@@ -1,20 +1,21 @@
 """Mixtures of Gaussians and Student-t distributions: fitting, densities, quasi-random draws.
 
-Fitting is in NumPy: the data are a few thousand points, and every number of components would be a
-compilation of its own. The density, which is evaluated at every draw, is in JAX.
+All of it is in NumPy: in JAX every number of components would be a compilation of its own. Arrays
+of one number for each component and point have the components as rows: sums over a short last axis
+are slow.
 """
 
 from __future__ import annotations
 
+import functools
 import math
+from collections.abc import Iterator
 from typing import NamedTuple
 
-import jax
-import jax.numpy as jnp
 import numpy as np
-from jax.scipy.special import gammaln, logsumexp
 
-from estimand.sampling.chunks import in_chunks
+from estimand.sampling import sobol
+from estimand.sampling.products import pieces, sums_of_products, times
 
 STUDENT_DEGREES = 5.0
 STUDENT_SHARE = 0.1
@@ -31,6 +32,10 @@ SHRINKAGES = (0.1, 0.3, 0.6, 1.0)
 TRUSTS = (2.0, 10.0, 50.0, math.inf)
 # Points that a present scale counts for where a refit changes only scales.
 SCALE_TRUST = 5.0
+# Up to this dimension a fit is made of the products of all pairs of coordinates, unless a component
+# is so narrow, next to all points, that differences of these products have few digits left.
+MAX_PAIRED_DIMENSION = 12
+MIN_PAIRED_SCALE = 1e-3
 
 
 class Mixture(NamedTuple):
@@ -57,17 +62,6 @@ class Mixture(NamedTuple):
         """One mixture with the components of several, whose weights are kept as they are."""
         return Mixture(*(np.concatenate(arrays) for arrays in zip(*mixtures, strict=True)))
 
-    def padded(self) -> Mixture:
-        """The same with components of weight 0 up to a power of two: few shapes to compile."""
-        extra = max(8, 1 << (self.size - 1).bit_length()) - self.size
-        d = self.dimension
-        return Mixture(
-            np.concatenate([self.weights, np.zeros(extra)]),
-            np.concatenate([self.means, np.zeros((extra, d))]),
-            np.concatenate([self.factors, np.broadcast_to(np.eye(d), (extra, d, d))]),
-            np.concatenate([self.degrees, np.full(extra, np.inf)]),
-        )
-
     def draw(self, uniforms: np.ndarray) -> np.ndarray:
         """Points from uniforms of shape (n, d + 2): component, Student-t scale, normals."""
         from scipy.special import gammaincinv, ndtri
@@ -75,15 +69,16 @@ class Mixture(NamedTuple):
         edges = np.cumsum(self.weights) / self.weights.sum()
         chosen = np.minimum(np.searchsorted(edges, uniforms[:, 0], side="right"), self.size - 1)
         normals = ndtri(np.clip(uniforms[:, 2:], 1e-16, 1 - 1e-16))
-        is_student = np.isfinite(self.degrees[chosen])
-        nu = np.where(is_student, self.degrees[chosen], 1.0)
-        chi_squared = 2 * gammaincinv(nu / 2, np.clip(uniforms[:, 1], 1e-16, 1 - 1e-16))
-        spread = np.where(is_student, np.sqrt(nu / chi_squared), 1.0)
+        students = np.flatnonzero(np.isfinite(self.degrees[chosen]))
+        nu = self.degrees[chosen[students]]
+        chi_squared = 2 * gammaincinv(nu / 2, np.clip(uniforms[students, 1], 1e-16, 1 - 1e-16))
+        normals[students] *= np.sqrt(nu / chi_squared)[:, None]
         points = np.empty_like(normals)
-        for component in np.unique(chosen):
-            rows = chosen == component
-            stretched = (normals[rows] * spread[rows, None]) @ self.factors[component].T
-            points[rows] = self.means[component] + stretched
+        order = np.argsort(chosen, kind="stable")
+        ends = np.searchsorted(chosen[order], np.arange(self.size), side="right")
+        for component, rows in enumerate(np.split(order, ends[:-1])):
+            stretched = times(self.factors[component], normals[rows].T)
+            points[rows] = self.means[component] + stretched.T
         return points
 
 
@@ -94,61 +89,94 @@ def num_moments(dimension: int) -> int:
 
 def sobol_uniforms(rng: np.random.Generator, count: int, dimension: int) -> np.ndarray:
     """Scrambled Sobol points in the unit cube; independent scrambles for independent calls."""
-    from scipy.stats import qmc
+    return sobol.scrambled(rng, math.ceil(math.log2(count)), dimension)[:count]
 
-    engine = qmc.Sobol(dimension, scramble=True, rng=rng)
-    return engine.random_base2(math.ceil(math.log2(count)))[:count]
+
+# --- densities ---
 
 
 def log_density(mixture: Mixture, points: np.ndarray) -> np.ndarray:
     """log of the (possibly unnormalised) mixture at points."""
-    return _in_chunks(mixture, points)[0].astype(float)
+    return log_density_and_shares(mixture, points, np.zeros(0, int))[0]
 
 
-def log_density_and_shares(mixture: Mixture, points: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """The log density, and every component's share in the density, of shape (points, components).
+def log_density_and_shares(
+    mixture: Mixture, points: np.ndarray, chosen: np.ndarray | None = None
+) -> tuple[np.ndarray, np.ndarray]:
+    """The log density, and the shares in it of all or some components: (points, components).
 
     Under the mixture a share has the component's weight as its mean: a control variate.
     """
-    log_density, shares = _in_chunks(mixture, points)
-    return log_density.astype(float), shares[:, : mixture.size]
+    chosen = np.arange(mixture.size) if chosen is None else chosen
+    components = _Components.of(mixture)
+    log_densities = np.empty(len(points))
+    shares = np.empty((len(points), chosen.size))
+    for piece in components.pieces(len(points)):
+        logs = components.log_densities(points[piece])
+        log_densities[piece], relative = _normalised(logs)
+        shares[piece] = relative[chosen].T
+    return log_densities, shares
 
 
-def _in_chunks(mixture: Mixture, points: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    padded = mixture.padded()
-    arrays = (padded.weights, padded.means, np.linalg.inv(padded.factors), padded.degrees)
-    return in_chunks(lambda rows: _log_density(jnp.asarray(rows), *arrays), points)
+def _normalised(logs: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """log of the sum of rows given by their logarithms, and the share of each row in it.
+
+    The shares take the place of the logarithms.
+    """
+    top = logs.max(axis=0)
+    top[top == -np.inf] = 0.0  # no mass at all, and then no shares
+    logs -= top
+    np.exp(logs, out=logs)
+    total = logs.sum(axis=0)
+    with np.errstate(divide="ignore"):
+        log_total = top + np.log(total)
+    total[total == 0] = 1.0
+    logs /= total
+    return log_total, logs
 
 
-@jax.jit
-def _log_density(
-    points: jax.Array,
-    weights: jax.Array,
-    means: jax.Array,
-    inverses: jax.Array,
-    degrees: jax.Array,
-) -> tuple[jax.Array, jax.Array]:
-    dimension = means.shape[1]
+class _Components(NamedTuple):
+    """What the densities of the components need, computed once for all points."""
 
-    def component(
-        weight: jax.Array, mean: jax.Array, inverse: jax.Array, nu: jax.Array
-    ) -> jax.Array:
-        squares = jnp.sum(((points - mean[None]) @ inverse.T) ** 2, axis=1)
-        log_volume = -jnp.sum(jnp.log(jnp.diag(inverse)))
-        gaussian = -0.5 * squares - 0.5 * dimension * math.log(2 * math.pi)
-        is_gaussian = jnp.isinf(nu)
-        nu = jnp.where(is_gaussian, 1.0, nu)
-        student = (
-            gammaln(0.5 * (nu + dimension))
-            - gammaln(0.5 * nu)
-            - 0.5 * dimension * jnp.log(nu * math.pi)
-            - 0.5 * (nu + dimension) * jnp.log1p(squares / nu)
-        )
-        return jnp.log(weight) + jnp.where(is_gaussian, gaussian, student) - log_volume
+    means: np.ndarray
+    inverses: np.ndarray
+    log_constants: np.ndarray
+    students: np.ndarray
+    degrees: np.ndarray
 
-    components = jax.vmap(component)(weights, means, inverses, degrees)
-    total = logsumexp(components, axis=0)
-    return total, jnp.exp(components - total[None]).T
+    @classmethod
+    def of(cls, mixture: Mixture) -> _Components:
+        dimension, inverses = mixture.dimension, np.linalg.inv(mixture.factors)
+        students = np.flatnonzero(np.isfinite(mixture.degrees))
+        degrees = mixture.degrees[students]
+        with np.errstate(divide="ignore"):
+            constants = np.log(mixture.weights)
+        constants += np.log(np.diagonal(inverses, axis1=1, axis2=2)).sum(axis=1)
+        constants -= 0.5 * dimension * math.log(2 * math.pi)
+        constants[students] -= 0.5 * dimension * np.log(0.5 * degrees)
+        constants[students] += [
+            math.lgamma(0.5 * (nu + dimension)) - math.lgamma(0.5 * nu) for nu in degrees
+        ]
+        return cls(mixture.means[:, :, None], inverses, constants, students, degrees[:, None])
+
+    def pieces(self, count: int) -> Iterator[slice]:
+        """Slices of so many points, each of a size that is fast."""
+        size, dimension, _ = self.inverses.shape
+        return pieces(count, dimension**2, size * dimension)
+
+    def log_densities(self, points: np.ndarray) -> np.ndarray:
+        """log(weight · density) of every component at a piece of the points."""
+        with np.errstate(over="ignore", invalid="ignore"):
+            whitened = self.inverses @ (np.ascontiguousarray(points.T) - self.means)
+            logs = np.einsum("kdn,kdn->kn", whitened, whitened)
+        tails = np.log1p(logs[self.students] / self.degrees)
+        logs *= -0.5
+        logs[self.students] = -0.5 * (self.degrees + points.shape[1]) * tails
+        logs += self.log_constants[:, None]
+        return logs
+
+
+# --- fits ---
 
 
 def fit(
@@ -187,12 +215,12 @@ def _fit_in(
 ) -> tuple[float, Mixture]:
     """The best fit with covariances shrunk to the diagonal of a frame, and its held-out score."""
     middle, axes = frame
-    framed = (points - middle) @ np.linalg.inv(axes).T
+    framed = _transformed(np.linalg.inv(axes), points - middle)
     shrinkage = _best_shrinkage(framed, weights, held_out, effective)
     framed_center, framed_root = _moments(framed, weights, shrinkage)
     center, root = middle + axes @ framed_center, axes @ framed_root
     inverse = np.linalg.inv(root)
-    whitened = (points - center) @ inverse.T
+    whitened = _transformed(inverse, points - center)
     train, test = (whitened[~held_out], weights[~held_out]), (whitened[held_out], weights[held_out])
     best, best_score = 1, -np.inf
     for count in COMPONENT_COUNTS:
@@ -273,15 +301,17 @@ def _improved(
 
 
 def _rescaled(present: Mixture, points: np.ndarray, weights: np.ndarray) -> Mixture:
-    columns = _component_log_densities(present, points)
-    responsibilities = np.exp(columns - columns.max(axis=1, keepdims=True))
-    responsibilities *= (weights / responsibilities.sum(axis=1))[:, None]
+    responsibilities = log_density_and_shares(present, points)[1]
+    responsibilities *= weights[:, None]
     mass = responsibilities.sum(axis=0)
     means, factors = np.empty_like(present.means), np.empty_like(present.factors)
     for k in range(present.size):
-        along = (points - present.means[k]) @ np.linalg.inv(present.factors[k]).T
-        shift = responsibilities[:, k] @ along / (mass[k] + SCALE_TRUST)
-        squares = responsibilities[:, k] @ (along - shift) ** 2
+        along = times(np.linalg.inv(present.factors[k]), (points - present.means[k]).T)
+        own = responsibilities[:, k]
+        shift = (along * own).sum(axis=1) / (mass[k] + SCALE_TRUST)
+        along -= shift[:, None]
+        along *= along
+        squares = (along * own).sum(axis=1)
         scales = np.sqrt((squares + SCALE_TRUST) / (mass[k] + SCALE_TRUST))
         means[k] = present.means[k] + present.factors[k] @ shift
         factors[k] = present.factors[k] * scales
@@ -365,10 +395,10 @@ def _moments(
     points: np.ndarray, weights: np.ndarray, shrinkage: float
 ) -> tuple[np.ndarray, np.ndarray]:
     """Weighted mean and Cholesky factor of the covariance, shrunk towards its diagonal."""
-    weights = weights / weights.sum()
-    center = weights @ points
+    weights = (weights / weights.sum())[:, None]
+    center = (weights * points).sum(axis=0)
     deviations = points - center
-    covariance = (weights[:, None] * deviations).T @ deviations
+    covariance = sums_of_products(weights * deviations, deviations)
     variances = np.maximum(np.diag(covariance), 1e-12 * (1 + center**2))
     covariance = (1 - shrinkage) * covariance + shrinkage * np.diag(variances)
     return center, np.linalg.cholesky(covariance)
@@ -386,24 +416,13 @@ def _is_supported(count: int, effective: float, dimension: int) -> bool:
     return count == 1 or effective > POINTS_PER_PARAMETER * parameters
 
 
-def _component_log_densities(mixture: Mixture, points: np.ndarray) -> np.ndarray:
-    """log(weight · density) of Gaussian components, shape (points, components)."""
-    inverses = np.linalg.inv(mixture.factors)
-    log_volumes = np.log(np.diagonal(mixture.factors, axis1=1, axis2=2)).sum(axis=1)
-    constants = np.log(mixture.weights) - log_volumes
-    constants -= 0.5 * points.shape[1] * math.log(2 * math.pi)
-    columns = [
-        constant - 0.5 * np.sum(((points - mean) @ inverse.T) ** 2, axis=1)
-        for constant, mean, inverse in zip(constants, mixture.means, inverses, strict=True)
-    ]
-    return np.stack(columns, axis=1)
+def _transformed(matrix: np.ndarray, points: np.ndarray) -> np.ndarray:
+    """The matrix times every point."""
+    return np.ascontiguousarray(times(matrix, points.T).T)
 
 
 def _mean_log_density(mixture: Mixture, points: np.ndarray, weights: np.ndarray) -> float:
-    columns = _component_log_densities(mixture, points)
-    top = columns.max(axis=1)
-    log_mixture = top + np.log(np.exp(columns - top[:, None]).sum(axis=1))
-    return float(np.average(log_mixture, weights=weights))
+    return float(np.average(log_density(mixture, points), weights=weights))
 
 
 def _starting_mixture(
@@ -439,34 +458,138 @@ def _em(
     default a fraction of the identity, for whitened coordinates) that counts as `trust` points
     per dimension, so that no component can collapse onto a few points.
     """
-    dimension = points.shape[1]
-    mixture, count = start, start.size
-    weights = weights * effective / weights.sum()
+    dimension, count = points.shape[1], start.size
     prior_points = trust * dimension
     if prior is None:
         prior = _prior_variance(count, dimension) * np.eye(dimension)
-        prior = np.broadcast_to(prior, (count, dimension, dimension))
+    data = _Data.of(points, weights * effective / weights.sum())
+    mixture, prior = data.scaled(start), prior / (data.scale[:, None] * data.scale)
     last = -np.inf
     for _ in range(1 if count == 1 else steps):
-        columns = _component_log_densities(mixture, points)
-        top = columns.max(axis=1, keepdims=True)
-        responsibilities = np.exp(columns - top)
-        sums = responsibilities.sum(axis=1, keepdims=True)
-        score = float(np.average((top + np.log(sums))[:, 0], weights=weights))
-        responsibilities *= weights[:, None] / sums
-        mass = responsibilities.sum(axis=0)
-        means = (responsibilities.T @ points + 1e-3 * mixture.means) / (mass + 1e-3)[:, None]
-        factors = np.empty_like(mixture.factors)
-        for k in range(count):
-            deviations = points - means[k]
-            scatter = (responsibilities[:, k, None] * deviations).T @ deviations
-            covariance = (scatter + prior_points * prior[k]) / (mass[k] + prior_points)
-            factors[k] = np.linalg.cholesky(covariance)
+        score, mass, sums, products = data.expectations(mixture)
+        moves = sums / (mass + 1e-3)[:, None]
+        means, scatter = mixture.means + moves, _about(moves, mass, sums, products)
+        covariances = (scatter + prior_points * prior) / (mass + prior_points)[:, None, None]
+        factors = np.linalg.cholesky(covariances)
         mixture = Mixture((mass + 1.0) / (mass.sum() + count), means, factors, mixture.degrees)
         if abs(score - last) < 1e-3:
             break
         last = score
-    return mixture
+    return data.unscaled(mixture)
+
+
+class _Data(NamedTuple):
+    """Weighted points of a fit in coordinates of unit scale, where sums of squares do not cancel.
+
+    Up to `MAX_PAIRED_DIMENSION` there is a row for 1, each coordinate and each product of two, of
+    which log densities and moments are linear functions; the time to take logarithms and
+    exponentials is then most of it.
+    """
+
+    points: np.ndarray
+    weights: np.ndarray
+    center: np.ndarray
+    scale: np.ndarray
+    monomials: np.ndarray | None
+
+    @classmethod
+    def of(cls, points: np.ndarray, weights: np.ndarray) -> _Data:
+        chance = weights[:, None] / weights.sum()
+        center = (chance * points).sum(axis=0)
+        deviations = points - center
+        scale = np.sqrt((chance * deviations**2).sum(axis=0))
+        scale = np.where(scale > 0, scale, 1.0)
+        deviations /= scale
+        dimension = points.shape[1]
+        monomials = None
+        if dimension <= MAX_PAIRED_DIMENSION:
+            columns = np.ascontiguousarray(deviations.T)
+            one, other = _pairs(dimension)
+            ones = np.ones((1, len(points)))
+            monomials = np.concatenate([ones, columns, columns[one] * columns[other]])
+        return cls(deviations, weights, center, scale, monomials)
+
+    def scaled(self, mixture: Mixture) -> Mixture:
+        """A mixture in the coordinates of the data."""
+        means = (mixture.means - self.center) / self.scale
+        return mixture._replace(means=means, factors=mixture.factors / self.scale[:, None])
+
+    def unscaled(self, mixture: Mixture) -> Mixture:
+        """A mixture in the coordinates of the data back in those of the points."""
+        means = self.center + mixture.means * self.scale
+        return mixture._replace(means=means, factors=mixture.factors * self.scale[:, None])
+
+    def expectations(self, mixture: Mixture) -> tuple[float, np.ndarray, np.ndarray, np.ndarray]:
+        """Mean log density of Gaussians, and the moments of the points that belong to each.
+
+        The moments are the sums of 1, of the points' deviations from the mean of the Gaussian, and
+        of the products of two of these.
+        """
+        scales = np.diagonal(mixture.factors, axis1=1, axis2=2)
+        if self.monomials is None or scales.min() < MIN_PAIRED_SCALE:
+            log_densities, shares = log_density_and_shares(mixture, self.points)
+            shares *= self.weights[:, None]
+            moments = self._moments(shares, mixture.means)
+        else:
+            logs = times(_coefficients(mixture), self.monomials)
+            log_densities, shares = _normalised(logs)
+            shares *= self.weights
+            sums = sums_of_products(shares.T, self.monomials.T)
+            moments = _paired_moments(sums, mixture.means)
+        score = float((log_densities * self.weights).sum() / self.weights.sum())
+        return score, *moments
+
+    def _moments(
+        self, shares: np.ndarray, means: np.ndarray
+    ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        sums, products = [], []
+        for own, mean in zip(shares.T, means, strict=True):
+            deviations = self.points - mean
+            weighted = own[:, None] * deviations
+            sums.append(weighted.sum(axis=0))
+            products.append(sums_of_products(weighted, deviations))
+        return shares.sum(axis=0), np.stack(sums), np.stack(products)
+
+
+def _paired_moments(
+    sums: np.ndarray, means: np.ndarray
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Moments about the means from the sums of all monomials."""
+    size, dimension = means.shape
+    one, other = _pairs(dimension)
+    products = np.empty((size, dimension, dimension))
+    products[:, one, other] = products[:, other, one] = sums[:, 1 + dimension :]
+    mass, first = sums[:, 0], sums[:, 1 : 1 + dimension]
+    return mass, first - mass[:, None] * means, _about(means, mass, first, products)
+
+
+def _about(
+    places: np.ndarray, mass: np.ndarray, sums: np.ndarray, products: np.ndarray
+) -> np.ndarray:
+    """Sums of products of deviations from some places, from moments about the origin."""
+    crossed = sums[:, :, None] * places[:, None, :]
+    squares = mass[:, None, None] * places[:, :, None] * places[:, None, :]
+    return products - crossed - crossed.transpose(0, 2, 1) + squares
+
+
+@functools.cache
+def _pairs(dimension: int) -> tuple[np.ndarray, np.ndarray]:
+    """The first and the second coordinate of each product of two."""
+    first, second = np.triu_indices(dimension)
+    return first, second
+
+
+def _coefficients(mixture: Mixture) -> np.ndarray:
+    """Of the monomials of `_Data`, in the log of weight times density of each Gaussian."""
+    dimension, inverses = mixture.dimension, np.linalg.inv(mixture.factors)
+    precisions = inverses.transpose(0, 2, 1) @ inverses
+    slopes = np.einsum("kij,kj->ki", precisions, mixture.means)
+    constants = np.log(mixture.weights) - 0.5 * np.einsum("ki,ki->k", slopes, mixture.means)
+    constants += np.log(np.diagonal(inverses, axis1=1, axis2=2)).sum(axis=1)
+    constants -= 0.5 * dimension * math.log(2 * math.pi)
+    one, other = _pairs(dimension)
+    squares = np.where(one == other, -0.5, -1.0) * precisions[:, one, other]
+    return np.concatenate([constants[:, None], slopes, squares], axis=1)
 
 
 def _spread_starts(
@@ -477,7 +600,8 @@ def _spread_starts(
     starts = [points[rng.choice(points.shape[0], p=chance)]]
     distance = np.full(points.shape[0], np.inf)
     for _ in range(count - 1):
-        distance = np.minimum(distance, np.sum((points - starts[-1]) ** 2, axis=1))
+        deviations = points - starts[-1]
+        distance = np.minimum(distance, np.einsum("nd,nd->n", deviations, deviations))
         chance = weights * distance
         chance = chance if chance.any() else weights  # fewer different points than starts
         starts.append(points[rng.choice(points.shape[0], p=chance / chance.sum())])

@@ -85,14 +85,17 @@ class Warped(NamedTuple):
         return Warped(mixtures.refit(self.mixture, points, log_weights, rng), self.warp)
 
     def log_density(self, points: np.ndarray) -> np.ndarray:
-        return self.log_density_and_shares(points)[0]
+        """As `mixture.log_density`, with the density that of the points."""
+        return self.log_density_and_shares(points, np.zeros(0, int))[0]
 
-    def log_density_and_shares(self, points: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    def log_density_and_shares(
+        self, points: np.ndarray, chosen: np.ndarray | None = None
+    ) -> tuple[np.ndarray, np.ndarray]:
         """As `mixture.log_density_and_shares`, with the density that of the points."""
         if self.warp is None:
-            return mixtures.log_density_and_shares(self.mixture, points)
+            return mixtures.log_density_and_shares(self.mixture, points, chosen)
         warped, log_volume = self.warp.inverse(points)
-        log_density, shares = mixtures.log_density_and_shares(self.mixture, warped)
+        log_density, shares = mixtures.log_density_and_shares(self.mixture, warped, chosen)
         return log_density + log_volume, shares
 
     def draw(self, uniforms: np.ndarray) -> np.ndarray:

@@ -66,7 +66,7 @@ def _generalised_pareto_shape(excess: np.ndarray) -> float:
     return float((size * shape + 5.0) / (size + 10.0))
 
 
-def relative_weights(log_weights: np.ndarray) -> np.ndarray:
-    """Weights divided by their mean."""
-    mean = log_mean(log_weights)
+def relative_weights(log_weights: np.ndarray, mean: float | None = None) -> np.ndarray:
+    """Weights divided by their mean, the log of which may be known already."""
+    mean = log_mean(log_weights) if mean is None else mean
     return np.exp(log_weights - mean) if mean > -np.inf else np.zeros(log_weights.size)

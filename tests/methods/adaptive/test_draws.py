@@ -13,8 +13,8 @@ import scipy.stats
 import estimand as ep
 from estimand.methods.adaptive import draws as importance
 from estimand.methods.adaptive.draws import GAMMA2, Draws, Evaluated, Means, Part
-from estimand.methods.adaptive.proposal import Proposal
-from estimand.sampling import mixture
+from estimand.methods.adaptive.proposal import MAX_CONTROLS, Proposal
+from estimand.sampling import mixture, warp
 from estimand.sampling.mixture import Mixture
 from estimand.sampling.warp import Warped
 from problems import gaussian
@@ -43,7 +43,7 @@ def drawn(
         signs=np.sign(x)[:, None],
         log_sizes=np.log(np.abs(x))[:, None],
         log_proposal=log_proposal,
-        replicate=np.arange(count) % 16,
+        replicate=np.repeat(np.arange(16), count // 16),
         controls=shares - MIX.weights if controls else np.zeros((count, 0)),
     )
 
@@ -125,6 +125,83 @@ def test_means_without_controls_are_plain() -> None:
     values = rng.normal(size=160)
     expected = [values[draws.replicate == r].mean() for r in range(16)]
     np.testing.assert_allclose(Means.of(draws)(values), expected)
+
+
+def means_by_regression(draws: Draws, values: np.ndarray) -> list[float]:
+    """Each replicate less what a regression over all other replicates explains in it."""
+    centered = draws.controls - draws.controls.mean(axis=0)
+    deviations = values - values.mean()
+    result = []
+    for r in range(draws.replicate.max() + 1):
+        own, others = draws.replicate == r, draws.replicate != r
+        coefficients = np.linalg.lstsq(centered[others], deviations[others], rcond=1e-4)[0]
+        result.append(float((values[own] - draws.controls[own] @ coefficients).mean()))
+    return result
+
+
+@pytest.mark.parametrize("order", ["rounds", "interleaved"])
+def test_means_are_those_of_regressions(order: str, seed: int) -> None:
+    """The two controls are dependent: they sum to 0."""
+    rng = np.random.default_rng(seed)
+    law = scipy.stats.norm(1.5, 1.2)
+    rounds = [np.repeat(np.arange(16), 30), np.repeat(np.arange(16), 70)]
+    replicate = np.concatenate(rounds) if order == "rounds" else np.arange(1600) % 16
+    draws = drawn(rng, law.logpdf)._replace(replicate=replicate)
+    values = np.exp(draws.log_weights(GAMMA2))
+    found = Means.of(draws)(values)
+    np.testing.assert_allclose(found, means_by_regression(draws, values), rtol=1e-8)
+    scaled = np.exp(draws.weights(GAMMA2).log_mean) * draws.part_means(GAMMA2).values
+    np.testing.assert_allclose(found, scaled, rtol=1e-10)
+
+
+def test_pseudo_inverses_are_numpys(seed: int) -> None:
+    rows = np.random.default_rng(seed).normal(size=(3, 20, 5))
+    rows[:, :, 4] = rows[:, :, :4].sum(axis=2)
+    matrices = rows.transpose(0, 2, 1) @ rows
+    expected = np.linalg.pinv(matrices, 1e-8, True)
+    np.testing.assert_allclose(importance._pseudo_inverses(matrices), expected, atol=1e-9)
+
+
+def test_what_weights_say_is_asked_once(seed: int) -> None:
+    draws = drawn(np.random.default_rng(seed), FIRST.logpdf, 160)
+    log_weights = draws.log_weights(GAMMA2)
+    assert draws.log_weights(GAMMA2) is log_weights
+    assert draws.ess(GAMMA2) == importance.effective_sample_size(log_weights)
+    with pytest.raises(ValueError, match="read-only"):
+        log_weights[0] = 0.0
+    # Other columns, other weights.
+    moved = draws._replace(log_prior=draws.log_prior + 1.0)
+    np.testing.assert_allclose(moved.log_weights(GAMMA2), log_weights + 1.0)
+
+
+def test_controls_are_shares_in_the_whole_proposal(seed: int) -> None:
+    """Of warped components, too, and only of the heaviest."""
+    rng = np.random.default_rng(seed)
+    bent = warp.Warp.fit(rng.gamma(2.0, size=(500, 1)), np.ones(500))
+    many = Mixture(
+        rng.dirichlet(np.ones(60)),
+        rng.normal(size=(60, 1)),
+        np.ones((60, 1, 1)),
+        np.full(60, np.inf),
+    )
+    groups = {GAMMA2: Warped(many), Part(1, 0): Warped(MIX, bent)}
+    proposal = Proposal.of(groups, MIX)
+    points = proposal.draw((seed,), 512)
+    count = len(points)
+    ones = np.ones((count, 1))
+    draws = proposal.weighed(Evaluated(points, ones[:, 0], ones[:, 0], ones, ones), 3)
+    assert (draws.replicate == 3).all()
+    densities, weights = [], []
+    for piece in proposal.pieces:
+        for k in range(piece.mixture.size):
+            single = Warped(Mixture(*(array[[k]] for array in piece.mixture)), piece.warp)
+            densities.append(np.exp(single.log_density(points)))
+            weights.append(piece.mixture.weights[k])
+    total = np.sum(densities, axis=0)
+    np.testing.assert_allclose(draws.log_proposal, np.log(total), rtol=1e-9)
+    heaviest = np.sort(np.argsort(weights)[-MAX_CONTROLS:])
+    expected = [densities[k] / total - weights[k] for k in heaviest]
+    np.testing.assert_allclose(draws.controls, np.transpose(expected), rtol=1e-7, atol=1e-12)
 
 
 def test_pooled_pilots_count_by_their_effective_size(seed: int) -> None:

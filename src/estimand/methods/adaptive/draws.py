@@ -6,13 +6,14 @@ variates, and from these the estimate of an output.
 
 from __future__ import annotations
 
+import functools
 import math
 from typing import NamedTuple
 
 import jax.numpy as jnp
 import numpy as np
 
-from estimand.sampling import effective_sample_size, log_mean, relative_weights
+from estimand.sampling import effective_sample_size, log_mean, relative_weights, sums_of_products
 from estimand.trust import (
     EffectiveSizes,
     Evidence,
@@ -62,12 +63,8 @@ class Evaluated(NamedTuple):
     log_sizes: np.ndarray
 
 
-class Draws(NamedTuple):
-    """Evaluated positions, each serving every part and every output.
-
-    `replicate` numbers the independent quasi-random replicate that a draw belongs to. `controls`
-    have mean 0 under the proposal: the components' shares in it less their weights.
-    """
+class _Columns(NamedTuple):
+    """A row for each draw."""
 
     positions: np.ndarray
     log_prior: np.ndarray
@@ -77,6 +74,15 @@ class Draws(NamedTuple):
     log_proposal: np.ndarray
     replicate: np.ndarray
     controls: np.ndarray
+
+
+class Draws(_Columns):
+    """Evaluated positions, each serving every part and every output.
+
+    `replicate` numbers the independent quasi-random replicate that a draw belongs to. `controls`
+    have mean 0 under the proposal: the components' shares in it less their weights. What follows
+    from these columns and is asked for again and again is computed once.
+    """
 
     @classmethod
     def from_prior(cls, evaluated: Evaluated, num_replicates: int) -> Draws:
@@ -104,16 +110,46 @@ class Draws(NamedTuple):
 
     def log_weights(self, part: Part) -> np.ndarray:
         """log of a part's density over the proposal's; −inf where it is not a number."""
+        return self.weights(part).log_weights
+
+    def ess(self, part: Part) -> float:
+        """Effective sample size of a part's weights."""
+        return self.weights(part).ess
+
+    def weights(self, part: Part) -> Weights:
+        """A part's weights, and what they say."""
+        if part not in self._weights:
+            self._weights[part] = Weights.of(self._log_weights(part))
+        return self._weights[part]
+
+    def part_means(self, part: Part) -> PartMeans:
+        """Means of a part's weights over each replicate."""
+        if part not in self._part_means:
+            relative = self.weights(part).relative
+            rounding = _rounding(self, part, relative)
+            self._part_means[part] = PartMeans(self.replicates.means(relative), rounding)
+        return self._part_means[part]
+
+    @functools.cached_property
+    def replicates(self) -> Replicates:
+        """The replicates, and what their controls are worth."""
+        return Replicates.of(self.replicate, self.controls)
+
+    @functools.cached_property
+    def _weights(self) -> dict[Part, Weights]:
+        return {}
+
+    @functools.cached_property
+    def _part_means(self) -> dict[Part, PartMeans]:
+        return {}
+
+    def _log_weights(self, part: Part) -> np.ndarray:
         with np.errstate(invalid="ignore"):
             value = self.log_likelihood + self.log_prior - self.log_proposal
             if part.sign:
                 is_there = part.sign * self.signs[:, part.output] > 0
                 value = value + np.where(is_there, self.log_sizes[:, part.output], -np.inf)
         return np.where(value < np.inf, value, -np.inf)
-
-    def ess(self, part: Part) -> float:
-        """Effective sample size of a part's weights."""
-        return effective_sample_size(self.log_weights(part))
 
     def nan_mass(self) -> float:
         """Prior mass of the places at which the density or an output is not a number."""
@@ -123,6 +159,31 @@ class Draws(NamedTuple):
             ratio = self.log_prior - self.log_proposal
         # A draw whose prior density is not a number either is far outside.
         return math.exp(log_mean(np.where(is_bad & np.isfinite(ratio), ratio, -np.inf)))
+
+
+class Weights(NamedTuple):
+    """Weights by their logarithms, with the log of their mean and their effective sample size."""
+
+    log_weights: np.ndarray
+    log_mean: float
+    ess: float
+
+    @classmethod
+    def of(cls, log_weights: np.ndarray) -> Weights:
+        log_weights.flags.writeable = False
+        return cls(log_weights, log_mean(log_weights), effective_sample_size(log_weights))
+
+    @property
+    def relative(self) -> np.ndarray:
+        """The weights divided by their mean."""
+        return relative_weights(self.log_weights, self.log_mean)
+
+
+class PartMeans(NamedTuple):
+    """Means of a part's relative weights over each replicate, and the error of rounding."""
+
+    values: np.ndarray
+    rounding: float
 
 
 class Pool(NamedTuple):
@@ -136,59 +197,93 @@ def pooled(pilots: list[Draws], part: Part) -> Pool:
     """The points of all pilots with weights of one part, each pilot counting by its ESS."""
     points, scaled = [], []
     for pilot in pilots:
-        log_weights = pilot.log_weights(part)
-        size = effective_sample_size(log_weights)
-        if size > 0:
+        weights = pilot.weights(part)
+        if weights.ess > 0:
             points.append(pilot.positions)
-            scaled.append(log_weights - log_mean(log_weights) + math.log(size))
+            scaled.append(weights.log_weights - weights.log_mean + math.log(weights.ess))
     return Pool(np.concatenate(points), np.concatenate(scaled))
 
 
-class Means(NamedTuple):
+class Replicates(NamedTuple):
     """Means over replicates, with what the controls explain taken out of them.
 
     The coefficients of a replicate's controls are fitted to the other replicates. Fitted to its own
     draws, too, they would explain a rare heavy draw away, from the mean and from its error.
+    A run is a row of successive draws of one replicate; a replicate has one for each round.
     """
 
-    draws: Draws
+    starts: np.ndarray
+    owners: np.ndarray
     counts: np.ndarray
     controls: np.ndarray
-    deviations: np.ndarray
+    center: np.ndarray
+    totals: np.ndarray
     inverses: np.ndarray
 
     @classmethod
+    def of(cls, replicate: np.ndarray, controls: np.ndarray) -> Replicates:
+        starts = np.flatnonzero(np.diff(replicate, prepend=-1))
+        owners, counts = replicate[starts], np.bincount(replicate)
+        center = controls.mean(axis=0)
+        totals = np.zeros((counts.size, center.size))
+        grams = np.zeros((counts.size, center.size, center.size))
+        bare = cls(starts, owners, counts, controls, center, totals, grams)
+        for rows, owner in bare.runs:
+            deviations = controls[rows] - center
+            totals[owner] += controls[rows].sum(axis=0)
+            grams[owner] += sums_of_products(deviations, deviations)
+        return bare._replace(inverses=_pseudo_inverses(grams.sum(axis=0) - grams))
+
+    @property
+    def runs(self) -> list[tuple[slice, int]]:
+        """The draws and the replicate of every run; none where there are no controls."""
+        if not self.center.size:
+            return []
+        ends = [*self.starts[1:], len(self.controls)]
+        slices = (slice(start, end) for start, end in zip(self.starts, ends, strict=True))
+        return list(zip(slices, self.owners, strict=True))
+
+    def means(self, values: np.ndarray) -> np.ndarray:
+        """Of each replicate."""
+        plain = np.bincount(self.owners, weights=np.add.reduceat(values, self.starts))
+        moments = np.zeros_like(self.totals)
+        deviations = values - values.mean()
+        for rows, owner in self.runs:
+            own = deviations[rows]
+            moments[owner] += np.einsum("n,nk->k", own, self.controls[rows])
+            moments[owner] -= own.sum() * self.center
+        coefficients = np.einsum("rkl,rl->rk", self.inverses, moments.sum(axis=0) - moments)
+        return (plain - (self.totals * coefficients).sum(axis=1)) / self.counts
+
+
+def _pseudo_inverses(matrices: np.ndarray) -> np.ndarray:
+    """As `np.linalg.pinv` of symmetric matrices, which takes longer."""
+    values, vectors = np.linalg.eigh(matrices)
+    sizes = abs(values)
+    is_there = sizes > 1e-8 * sizes.max(axis=1, keepdims=True, initial=0.0)
+    inverted = np.divide(1.0, values, out=np.zeros_like(values), where=is_there)
+    return (vectors * inverted[:, None, :]) @ vectors.transpose(0, 2, 1)
+
+
+class Means(NamedTuple):
+    """Means over the replicates of some draws."""
+
+    draws: Draws
+
+    @classmethod
     def of(cls, draws: Draws) -> Means:
-        replicate = draws.replicate
-        counts = np.bincount(replicate)
-        deviations = draws.controls - draws.controls.mean(axis=0, dtype=float)
-        each = [deviations[replicate == r] for r in range(counts.size)]
-        grams = np.stack([rows.T @ rows for rows in each])
-        inverses = np.linalg.pinv(grams.sum(axis=0) - grams, 1e-8, True)
-        controls = _totals(draws.controls, replicate)
-        return cls(draws, counts, controls, deviations, inverses)
+        return cls(draws)
 
     def __call__(self, values: np.ndarray) -> np.ndarray:
-        replicate = self.draws.replicate
-        plain = np.bincount(replicate, weights=values) / self.counts
-        moments = _totals(self.deviations * (values - values.mean())[:, None], replicate)
-        coefficients = np.einsum("rkl,rl->rk", self.inverses, moments.sum(axis=0) - moments)
-        return plain - (self.controls * coefficients).sum(axis=1) / self.counts
-
-
-def _totals(columns: np.ndarray, replicate: np.ndarray) -> np.ndarray:
-    """Sums of columns by replicate."""
-    size = replicate.max() + 1
-    sums = [np.bincount(replicate, weights=column, minlength=size) for column in columns.T]
-    return np.stack(sums, axis=1) if sums else np.zeros((size, 0))
+        return self.draws.replicates.means(values)
 
 
 def part_variance(means: Means, part: Part) -> float:
     """Relative variance of a part's Z, from the replicates and from rounding."""
-    values = means(relative_weights(means.draws.log_weights(part)))
+    values, rounding = means.draws.part_means(part)
     if not values.any():
         return math.inf
-    return float(values.var(ddof=1) / values.size) + _rounding(means.draws, part) ** 2
+    return float(values.var(ddof=1) / values.size) + rounding**2
 
 
 def part_evidence(means: Means, part: Part, unseen: float = 0.0) -> Evidence:
@@ -197,41 +292,41 @@ def part_evidence(means: Means, part: Part, unseen: float = 0.0) -> Evidence:
     `unseen` is a share of the part's mass that explorations found beyond the reach of the draws.
     """
     draws = means.draws
-    log_weights = draws.log_weights(part)
-    mean = float(means(relative_weights(log_weights)).mean())
-    log_z = log_mean(log_weights) + math.log(mean) if mean > 0 else -math.inf
-    zeros = np.zeros(log_weights.size, np.int32)
+    weights = draws.weights(part)
+    mean = float(draws.part_means(part).values.mean())
+    log_z = weights.log_mean + math.log(mean) if mean > 0 else -math.inf
+    zeros = np.zeros(draws.size, np.int32)
     return Evidence(
         log_z=np.asarray(log_z),  # type: ignore[arg-type]
         relative_variance=np.asarray(  # type: ignore[arg-type]
             part_variance(means, part) + unseen**2 if math.isfinite(log_z) else math.inf
         ),
-        log_weights=log_weights,  # type: ignore[arg-type]
+        log_weights=weights.log_weights,  # type: ignore[arg-type]
         positions=draws.positions,  # type: ignore[arg-type]
         evaluations=zeros,  # type: ignore[arg-type]
         gradients=zeros,  # type: ignore[arg-type]
         invalid=zeros,  # type: ignore[arg-type]
-        degrees=means.counts.size - 1.0,
+        degrees=draws.replicates.counts.size - 1.0,
     )
 
 
-def _rounding(draws: Draws, part: Part) -> float:
+def _rounding(draws: Draws, part: Part, weights: np.ndarray) -> float:
     """Relative error of a part's mean weight by rounding: the resolution of its logarithms."""
     sizes = abs(draws.log_prior) + abs(draws.log_likelihood) + abs(draws.log_proposal)
     if part.sign:
         sizes = sizes + abs(draws.log_sizes[:, part.output])
-    weights = np.where(np.isfinite(sizes), relative_weights(draws.log_weights(part)), 0.0)
+    is_there = (weights > 0) & np.isfinite(sizes)
     resolution = float(jnp.finfo(jnp.result_type(float)).eps)
-    return resolution * float(np.mean(weights * np.where(weights > 0, sizes, 0.0)))
+    terms = np.multiply(weights, sizes, out=np.zeros(draws.size), where=is_there)
+    return resolution * float(terms.mean())
 
 
 def output_estimate(means: Means, output: int, parts: Parts | None = None) -> OutputEstimate:
     """Ratio of pooled means for one output, with the error between replicates."""
     draws, parts = means.draws, Parts() if parts is None else parts
     names = (GAMMA2, Part(1, output), Part(-1, output))
-    log_weights = [draws.log_weights(part) for part in names]
-    log_z2, *log_z1 = (log_mean(weights) for weights in log_weights)
-    sizes = [effective_sample_size(weights) for weights in log_weights]
+    log_z2, *log_z1 = (draws.weights(part).log_mean for part in names)
+    sizes = [draws.ess(part) for part in names]
     if log_z2 == -math.inf or max(log_z1) == -math.inf:
         empty = "the target" if log_z2 > -math.inf else "the posterior"
         finding = no_mass(f"none of {draws.size:,} draws has mass of {empty}")
@@ -239,18 +334,20 @@ def output_estimate(means: Means, output: int, parts: Parts | None = None) -> Ou
         return without_value(finding, parts=parts, ess=ess, num_draws=sizes[0])
     # Relative to the larger part, so that no scale of f under- or overflows.
     log_top = max(log_z1)
-    z2 = means(np.exp(log_weights[0] - log_z2))
-    plus, minus = (means(np.exp(weights - log_top)) for weights in log_weights[1:])
+    (z2, *others), rounding = zip(*(draws.part_means(part) for part in names), strict=True)
+    plus, minus = (
+        math.exp(log_z - log_top) * values for log_z, values in zip(log_z1, others, strict=True)
+    )
     relative = (plus.mean() - minus.mean()) / z2.mean()
     residuals = plus - minus - relative * z2
     error = float(residuals.std(ddof=1) / math.sqrt(residuals.size))
     sums = abs(relative), plus.mean(), minus.mean()
-    rounding = sum(_rounding(draws, part) * sums[k] for k, part in enumerate(names))
+    rounded = sum(share * size for share, size in zip(rounding, sums, strict=True))
     present = [size for size, log_z in zip(sizes[1:], log_z1, strict=True) if log_z > -math.inf]
     ratio = Ratio(
         log_scale=log_top - log_z2,
         value=float(relative),
-        standard_error=math.hypot(error, rounding),
+        standard_error=math.hypot(error, rounded),
         magnitude=float(plus.mean() + minus.mean()),
         degrees=float(residuals.size - 1),
     )
@@ -261,8 +358,8 @@ def output_estimate(means: Means, output: int, parts: Parts | None = None) -> Ou
 def influences(draws: Draws, parts: tuple[Part, ...]) -> list[np.ndarray]:
     """For every output the influence of each draw on the estimate, relative to its scale."""
     if GAMMA2 not in parts or len(parts) == 1:
-        return [relative_weights(draws.log_weights(parts[0])) - 1.0]
-    weights = relative_weights(draws.log_weights(GAMMA2))
+        return [draws.weights(parts[0]).relative - 1.0]
+    weights = draws.weights(GAMMA2).relative
     result = []
     for output in range(draws.signs.shape[1]):
         log_parts = [draws.log_weights(Part(sign, output)) for sign in (1, -1)]

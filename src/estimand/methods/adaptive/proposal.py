@@ -88,26 +88,36 @@ class Proposal(NamedTuple):
     def weighed(self, evaluated: Evaluated, replicate: int) -> Draws:
         """Draws with their density under this proposal and their controls."""
         pieces = self.pieces
+        chosen = self._controls(pieces)
         log_densities, shares = zip(
-            *(piece.log_density_and_shares(evaluated.positions) for piece in pieces), strict=True
+            *(
+                piece.log_density_and_shares(evaluated.positions, own)
+                for piece, own in zip(pieces, chosen, strict=True)
+            ),
+            strict=True,
         )
-        log_proposal = np.logaddexp.reduce(log_densities, axis=0)
-        shares = np.concatenate(
-            [
-                share * np.exp(log_density - log_proposal)[:, None]
-                for share, log_density in zip(shares, log_densities, strict=True)
-            ],
-            axis=1,
-        )
-        weights = np.concatenate([piece.mixture.weights for piece in pieces])
-        largest = np.argsort(weights)[-MAX_CONTROLS:]
-        largest = largest[weights[largest] >= self.least_control]
+        log_proposal = log_densities[0]
+        if len(pieces) > 1:
+            log_proposal = np.logaddexp.reduce(log_densities, axis=0)
+            for share, log_density in zip(shares, log_densities, strict=True):
+                share *= np.exp(log_density - log_proposal)[:, None]
+        for share, piece, own in zip(shares, pieces, chosen, strict=True):
+            share -= piece.mixture.weights[own]
         return Draws(
             *evaluated,
             log_proposal=log_proposal,
             replicate=np.full(len(evaluated.positions), replicate),
-            controls=(shares - weights)[:, largest],
+            controls=shares[0] if len(pieces) == 1 else np.concatenate(shares, axis=1),
         )
+
+    def _controls(self, pieces: list[Warped]) -> list[np.ndarray]:
+        """The components of each piece that serve as control variates."""
+        weights = np.concatenate([piece.mixture.weights for piece in pieces])
+        largest = np.argsort(weights)[-MAX_CONTROLS:]
+        is_control = np.zeros(weights.size, bool)
+        is_control[largest] = weights[largest] >= self.least_control
+        ends = np.cumsum([piece.mixture.size for piece in pieces])
+        return [np.flatnonzero(own) for own in np.split(is_control, ends[:-1])]
 
     def allocated(self, pilot: Draws, parts: tuple[Part, ...]) -> Proposal:
         """The same with the shares that minimise the variance of the pilot's own estimate.

@@ -1,0 +1,40 @@
+"""Matrix products in pieces that BLAS leaves to one thread.
+
+A product over some thousand points takes a millisecond. Divided among threads, it has to wait for
+the last of them: with another process on one of two cores, a hundred times as long was measured.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+
+# OpenBLAS divides a product among threads from this many multiplications on.
+MAX_MULTIPLICATIONS = 2**18
+# Numbers that a piece of work may hold at a time, to stay in the processor's cache.
+MAX_NUMBERS = 2**19
+MIN_PIECE, MAX_PIECE = 16, 2048
+
+
+def pieces(count: int, multiplications: int, numbers: int) -> Iterator[slice]:
+    """Slices of so many points, given the work and the memory that each point takes."""
+    size = min(MAX_MULTIPLICATIONS // max(multiplications, 1), MAX_NUMBERS // max(numbers, 1))
+    size = min(max(size, MIN_PIECE), MAX_PIECE)
+    return (slice(start, min(start + size, count)) for start in range(0, count, size))
+
+
+def times(matrix: np.ndarray, columns: np.ndarray) -> np.ndarray:
+    """matrix @ columns, for few rows and many columns."""
+    result = np.empty((len(matrix), columns.shape[1]))
+    for piece in pieces(columns.shape[1], matrix.size, sum(matrix.shape)):
+        np.matmul(matrix, columns[:, piece], out=result[:, piece])
+    return result
+
+
+def sums_of_products(left: np.ndarray, right: np.ndarray) -> np.ndarray:
+    """left.T @ right, for many rows and few columns."""
+    total = np.zeros((left.shape[1], right.shape[1]))
+    for piece in pieces(len(left), total.size, sum(total.shape)):
+        total += left[piece].T @ right[piece]
+    return total
