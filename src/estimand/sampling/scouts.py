@@ -115,14 +115,6 @@ class _Islands(NamedTuple):
 # --- the compiled moves ---
 
 
-class _Numbers(NamedTuple):
-    """The random numbers of all chains; axes are islands, chains and moves."""
-
-    noise: Any
-    threshold: Any
-    is_position: Any
-
-
 @functools.partial(jax.jit, static_argnums=0)
 def _chains(
     kernel: DrivenKernel,
@@ -130,25 +122,26 @@ def _chains(
     starts: _Islands,
     point: PathPoint,
     tunings: Tuning,
-    numbers: _Numbers,
+    given: Given,
 ) -> tuple:
-    """The states of chains that move by given random numbers, for all islands at once."""
+    """The states of chains that move by given random numbers.
 
-    def chain(start: _Islands, noise: jax.Array, threshold: jax.Array, tuning: Tuning) -> tuple:
-        nothing = jnp.zeros_like(start.positions) if kernel.needs_gradient else ()
+    Starts have axes for groups, of which each has a tuning, and chains; the random numbers have one
+    for moves before these.
+    """
 
-        def step(state: State, given: Given) -> tuple:
-            state, info = kernel.advance(density, state, point, tuning, given)
-            return state, (_Islands(*state[:2]), info.acceptance, info.num_invalid)
+    def one(state: State, given: Given, tuning: Tuning) -> tuple:
+        state, info = kernel.advance(density, state, point, tuning, given)
+        return state, (_Islands(*state[:2]), info.acceptance, info.num_invalid)
 
-        first = State(start.positions, start.terms, nothing)
-        return lax.scan(step, first, Given(noise, threshold, numbers.is_position))[1]
+    def step(state: State, given: Given) -> tuple:
+        flags = jnp.broadcast_to(given.is_position, given.threshold.shape)
+        return jax.vmap(jax.vmap(one, (0, 0, None)))(
+            state, given._replace(is_position=flags), tunings
+        )
 
-    island = jax.vmap(chain, in_axes=(0, 0, 0, None))
-    found = jax.vmap(island)(starts, numbers.noise, numbers.threshold, tunings)
-    states, accepted, invalid = found
-    # The first step of a kernel with gradients finds the gradient where the chain starts.
-    return states, accepted[:, :, int(kernel.needs_gradient) :].mean(axis=(1, 2)), invalid.sum()
+    nothing = jnp.zeros_like(starts.positions) if kernel.needs_gradient else ()
+    return lax.scan(step, State(starts.positions, starts.terms, nothing), given)[1]
 
 
 class _Mover:
@@ -158,69 +151,89 @@ class _Mover:
         self.population, self.density = population, density
         self.kernel = cast(DrivenKernel, population.kernel)
         self.num_moves = population.num_steps - (not self.kernel.needs_gradient)
-        self.shape = (population.num_islands, population.num_chains, self.num_moves)
         self.num_evaluations = self.num_gradients = self.num_invalid = 0
+
+    @property
+    def capacity(self) -> int:
+        """Positions that one call evaluates."""
+        return self.num_moves * self.population.num_islands * self.population.num_chains
 
     def terms(self, positions: np.ndarray) -> _Islands:
         """Evaluates as many positions as one call can: they take the places of the moves."""
-        num_islands, _, num_moves = self.shape
-        dimension = self.density.dimension
-        noise = positions.reshape(*self.shape, dimension)
+        num_islands, num_chains = self.population.num_islands, self.population.num_chains
+        shape = (self.num_moves, num_islands, num_chains)
+        noise = positions.reshape(*shape, -1)
         ladder = (self.density.num_rungs,) if self.density.num_rungs > 1 else ()
-        nothing: Any = np.zeros(self.shape[:2])
-        terms = Terms(nothing, nothing, np.zeros((*nothing.shape, *ladder)))  # type: ignore[arg-type]
-        starts = _Islands(noise[:, :, 0], terms)
-        are_positions = np.ones(num_moves, bool)
-        states, _ = self._call(
-            starts, 1.0, self._no_tuning(), noise, np.zeros(self.shape), are_positions
-        )
-        return jax.tree.map(lambda x: x.reshape(num_islands, -1, *x.shape[3:]), states)
+        nothing: Any = np.zeros(shape[1:])
+        terms = Terms(nothing, nothing, np.zeros((*shape[1:], *ladder)))  # type: ignore[arg-type]
+        factors = np.ones(factor_shape(num_islands, self.population.num_particles, noise.shape[-1]))
+        tuning = _tuning(np.ones(num_islands), factors)
+        numbers = noise, np.zeros(shape), np.ones(self.num_moves, bool)
+        return _by_island(self._call(_Islands(noise[0], terms), 1.0, tuning, numbers)[0])
 
     def moves(
         self, rng: np.random.Generator, starts: _Islands, beta: float, tuning: Tuning
     ) -> tuple[_Islands, np.ndarray]:
         """Every state of chains from these starts, and the acceptance rate of each island."""
-        num_islands, _, num_moves = self.shape
-        noise = rng.standard_normal((*self.shape, self.density.dimension))
-        threshold = -rng.standard_exponential(self.shape)
-        is_position = np.zeros(num_moves, bool)
+        shape = (self.num_moves, *starts.positions.shape[:2])
+        noise = rng.standard_normal((*shape, self.density.dimension))
+        threshold = -rng.standard_exponential(shape)
+        is_position = np.zeros(self.num_moves, bool)
         if self.kernel.needs_gradient:
-            noise[:, :, 0], is_position[0] = starts.positions, True
-        states, acceptance = self._call(starts, beta, tuning, noise, threshold, is_position)
+            # The first step only finds the gradient where the chain starts.
+            noise[0], is_position[0] = starts.positions, True
+        numbers = noise, threshold, is_position
+        states, accepted = self._call(starts, beta, tuning, numbers)
         if not self.kernel.needs_gradient:
             states = jax.tree.map(
-                lambda first, rest: np.concatenate([first[:, :, None], rest], axis=2),
-                starts,
-                states,
+                lambda first, rest: np.concatenate([first[None], rest]), starts, states
             )
-        islands = jax.tree.map(lambda x: x.reshape(num_islands, -1, *x.shape[3:]), states)
-        return islands, acceptance
+        return _by_island(states), accepted[~is_position].mean(axis=(0, 2))
 
     def _call(
-        self, starts: _Islands, beta: float, tuning: Tuning, *given: np.ndarray
+        self, starts: _Islands, beta: float, tuning: Tuning, numbers: tuple
     ) -> tuple[_Islands, np.ndarray]:
+        """The states after every move, and which moves were accepted."""
+        noise, threshold, is_position = numbers
+        shape = threshold.shape
+        if not self.kernel.needs_gradient:
+            # The host can scale the noise then, and all chains are one group to the compiler.
+            noise = np.where(is_position[:, None, None, None], noise, _stretched(noise, tuning))
+            tuning = _tuning(np.ones(1), np.ones((1, noise.shape[-1])))
+            starts = jax.tree.map(lambda x: x.reshape(1, -1, *x.shape[2:]), starts)
+            noise, threshold = (
+                x.reshape(shape[0], 1, -1, *x.shape[3:]) for x in (noise, threshold)
+            )
         dtype = jnp.result_type(float)
         point = PathPoint(*_point(beta, self.density.num_rungs))  # type: ignore[arg-type]
-
-        inputs = (starts, point, tuning, _Numbers(*given))
-        arrays = jax.tree.map(
-            lambda x: np.asarray(x, None if np.asarray(x).dtype == bool else dtype), inputs
+        starts, point, tuning, noise, threshold = jax.tree.map(
+            lambda x: np.asarray(x, dtype), (starts, point, tuning, noise, threshold)
         )
-        found = _chains(self.kernel, self.density, *arrays)
-        states, acceptance, invalid = jax.tree.map(lambda x: np.asarray(x, float), found)
-        count = math.prod(self.shape)
+        given = Given(noise, threshold, is_position)
+        found = _chains(self.kernel, self.density, starts, point, tuning, given)
+        states, accepted, invalid = jax.tree.map(
+            lambda x: np.asarray(x, float).reshape(*shape, *x.shape[3:]), found
+        )
         if self.kernel.needs_gradient:
-            self.num_gradients += count
+            self.num_gradients += self.capacity
         else:
-            self.num_evaluations += count
-        self.num_invalid += int(invalid)
-        return states, acceptance
+            self.num_evaluations += self.capacity
+        self.num_invalid += int(invalid.sum())
+        return states, accepted
 
-    def _no_tuning(self) -> Tuning:
-        num_islands, dimension = self.shape[0], self.density.dimension
-        count = self.population.num_particles
-        factor_shape = (dimension,) if _has_few(num_islands, count, dimension) else (dimension,) * 2
-        return _tuning(np.ones(num_islands), np.ones((num_islands, *factor_shape)))
+
+def _by_island(states: _Islands) -> _Islands:
+    """States with axes (moves, islands, chains) as particles of islands, chain by chain."""
+    return jax.tree.map(
+        lambda x: np.moveaxis(x, 0, 2).reshape(x.shape[1], -1, *x.shape[3:]), states
+    )
+
+
+def _stretched(noise: np.ndarray, tuning: Tuning) -> np.ndarray:
+    """The moves of random walks, scaled by the tuning of each island."""
+    factors, is_diagonal = np.asarray(tuning.factor), tuning.factor.ndim == 2
+    moves = noise * factors[:, None] if is_diagonal else noise @ factors.transpose(0, 2, 1)
+    return moves * np.asarray(tuning.step_size)[:, None, None]
 
 
 def _tuning(step_sizes: Any, factors: Any) -> Tuning:
@@ -233,7 +246,7 @@ def _tuning(step_sizes: Any, factors: Any) -> Tuning:
 
 def _start(mover: _Mover, seed: tuple[int, ...], num_pieces: int) -> _Islands:
     """Draws from the prior, as many as one call of the moves evaluates for each piece."""
-    count = math.prod(mover.shape)
+    count = mover.capacity
     points = prior_positions(mover.density, seed, num_pieces * count)
     islands = _Islands.join(
         [mover.terms(points[k * count : (k + 1) * count]) for k in range(num_pieces)]
@@ -372,7 +385,7 @@ def covariance_factors(positions: np.ndarray, log_weights: np.ndarray) -> np.nda
     weighted = weights[:, :, None] * deviations
     shifts = of_others(weighted.sum(axis=1)) / sizes[:, None]
     floors = 1e-12 * (1 + (center + shifts) ** 2)
-    if _has_few(num_islands, count, dimension):
+    if len(factor_shape(num_islands, count, dimension)) == 2:
         squares = of_others((weighted * deviations).sum(axis=1)) / sizes[:, None]
         return np.sqrt(np.maximum(squares - shifts**2, floors))
     effective = sizes**2 / np.maximum(of_others((weights**2).sum(axis=1)), 1e-300)
@@ -381,9 +394,10 @@ def covariance_factors(positions: np.ndarray, log_weights: np.ndarray) -> np.nda
     return np.stack([_factor(*item) for item in zip(covariances, floors, effective, strict=True)])
 
 
-def _has_few(num_islands: int, count: int, dimension: int) -> bool:
-    """Whether other islands' particles are too few for a covariance."""
-    return (num_islands - 1) * count < 4 * dimension
+def factor_shape(num_islands: int, count: int, dimension: int) -> tuple[int, ...]:
+    """Of `covariance_factors`: scales alone where others' particles are too few for more."""
+    has_few = (num_islands - 1) * count < 4 * dimension
+    return (num_islands, dimension) if has_few else (num_islands, dimension, dimension)
 
 
 def _factor(covariance: np.ndarray, floor: np.ndarray, effective: float) -> np.ndarray:
