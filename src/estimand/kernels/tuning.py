@@ -35,11 +35,12 @@ def tuning_of(
             f"{owner}: {scale_name} has {steps.size} entries for {num_temperatures} temperatures."
         )
     dtype = jnp.result_type(float)
-    return Tuning(
-        jnp.asarray(np.broadcast_to(steps, (num_temperatures,)), dtype),
-        jnp.asarray(np.broadcast_to(factor, (num_temperatures, *factor.shape[1:])), dtype),
-        jnp.zeros((num_temperatures, density.layout.num_continuous), dtype),
+    arrays: Any = (
+        np.broadcast_to(steps, (num_temperatures,)),
+        np.broadcast_to(factor, (num_temperatures, *factor.shape[1:])),
+        np.zeros((num_temperatures, density.layout.num_continuous)),
     )
+    return Tuning(*(array.astype(dtype) for array in arrays))
 
 
 def _factor(

@@ -21,6 +21,7 @@ from jax import lax
 from estimand.density import Density, PathPoint, Terms
 from estimand.kernels import DrivenKernel, Given, State, Tuning
 from estimand.sampling.prior import prior_positions
+from estimand.sampling.products import sums_of_products
 from estimand.sampling.resampling import systematic
 from estimand.sampling.tempering import MAX_TEMPERATURES, Population
 
@@ -389,7 +390,8 @@ def covariance_factors(positions: np.ndarray, log_weights: np.ndarray) -> np.nda
         squares = of_others((weighted * deviations).sum(axis=1)) / sizes[:, None]
         return np.sqrt(np.maximum(squares - shifts**2, floors))
     effective = sizes**2 / np.maximum(of_others((weights**2).sum(axis=1)), 1e-300)
-    seconds = of_others(weighted.transpose(0, 2, 1) @ deviations) / sizes[:, None, None]
+    products = [sums_of_products(*pair) for pair in zip(weighted, deviations, strict=True)]
+    seconds = of_others(np.stack(products)) / sizes[:, None, None]
     covariances = seconds - shifts[:, :, None] * shifts[:, None, :]
     return np.stack([_factor(*item) for item in zip(covariances, floors, effective, strict=True)])
 

@@ -59,7 +59,8 @@ def unresolved_share(density: Density, evidence: Evidence) -> float:
 
 def _is_coarse(density: Density, positions: np.ndarray) -> np.ndarray:
     """Whether a small step of the coordinates is lost in the values of the sites."""
-    steps = in_chunks(lambda chunk: _seen_steps(density, jnp.asarray(chunk)), positions)
+    rows = positions.astype(jnp.result_type(float))
+    steps = in_chunks(lambda chunk: _seen_steps(density, chunk), rows)
     own = np.asarray(steps)[:, density.layout.is_transformed]
     return np.asarray(~(np.abs(own / STEP - 1) <= 0.5).all(axis=1))
 
