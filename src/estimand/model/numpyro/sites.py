@@ -150,6 +150,29 @@ def observed_log_prob(site: dict) -> jax.Array:
         return site["fn"].log_prob(jnp.asarray(site["value"]))
 
 
+def site_contents(sites: dict[str, dict]) -> list[Any]:
+    """All numbers of a trace's sites: values, coordinates, densities, parameters and scales."""
+    contents: list[Any] = []
+    for site in sites.values():
+        if site["type"] != "sample" or isinstance(site["fn"], dist.Unit):
+            continue
+        parameters = [leaf for leaf in jax.tree.leaves(site["fn"]) if _is_numeric(leaf)]
+        contents.append([parameters, 1.0 if site["scale"] is None else site["scale"]])
+        if site["is_observed"]:
+            contents.append(observed_log_prob(site))
+            continue
+        contents.append([site["value"], site["fn"].log_prob(site["value"])])
+        if not site["fn"].support.is_discrete:
+            # A support without a bijection is refused where coordinates are needed.
+            with contextlib.suppress(NotImplementedError):
+                contents.append(biject_to(site["fn"].support).inv(site["value"]))
+    return contents
+
+
+def _is_numeric(leaf: Any) -> bool:
+    return isinstance(leaf, bool | int | float | np.ndarray | np.generic | jax.Array)
+
+
 def _describe_latent(where: str, site: dict) -> Latent:
     fn = site["fn"]
     if isinstance(fn, dist.Delta):
