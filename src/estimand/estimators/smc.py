@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import functools
 import math
 from collections.abc import Callable
 from typing import Any
@@ -14,6 +13,7 @@ from jax.scipy.special import logsumexp
 
 from estimand.density import Density, is_invalid
 from estimand.kernels import MALA, AdaptableKernel, RandomWalk, Tuning
+from estimand.runtime import compiled_per_model
 from estimand.sampling import Cloud, Population, drive, from_prior, start_cloud
 from estimand.sampling import resampling as schemes
 from estimand.sampling import schedule as schedules
@@ -114,7 +114,7 @@ class SMC(Settings):
         )
 
 
-@functools.partial(jax.jit, static_argnums=0)
+@compiled_per_model(static_argnums=0)
 def _islands(
     population: Population, rng_key: jax.Array, density: Density, betas: Any, tuning: Tuning
 ) -> Evidence:

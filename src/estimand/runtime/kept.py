@@ -43,12 +43,12 @@ def compiled_per_model(
     return call
 
 
-def _compiled(
-    function: Callable, model: Any, static_argnums: int | tuple[int, ...]
-) -> Callable:
+def _compiled(function: Callable, model: Any, static_argnums: int | tuple[int, ...]) -> Callable:
+    # A model in all its coordinates is one.
+    plain = model.in_coordinates(type(model.coordinates)())
     with _lock:
-        functions = _kept.setdefault(model, {})
-        _kept.move_to_end(model)
+        functions = _kept.setdefault(plain, {})
+        _kept.move_to_end(plain)
         while len(_kept) > NUM_KEPT_MODELS:
             _kept.popitem(last=False)
         if function not in functions:

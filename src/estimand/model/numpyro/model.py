@@ -38,7 +38,6 @@ from estimand.model.numpyro.transforms import (
     without_mask,
 )
 from estimand.model.protocol import Assessment, Data, Evaluation, Identity, Redraw
-
 from estimand.runtime import NUM_KEPT_MODELS
 
 if TYPE_CHECKING:
@@ -329,9 +328,7 @@ def _bijection(program: str, latent: Latent, support: Any) -> Any:
 # --- masked latents ---
 
 
-def _freed(
-    expectation: Expectation, trace: Hashable
-) -> tuple[tuple[str, tuple[bool, ...]], ...]:
+def _freed(expectation: Expectation, trace: Hashable) -> tuple[tuple[str, tuple[bool, ...]], ...]:
     """For every masked latent site the elements on which NumPyro's own density depends."""
     masked: list[str] = []
 

@@ -178,9 +178,7 @@ class _Steps:
             if not isinstance(atom, core.Literal):
                 return places[atom]
             dtype = atom.aval.dtype
-            return _Fixed(
-                _text_of_literal(atom), lambda: np.asarray(atom.val).astype(dtype), False
-            )
+            return _Fixed(_text_of_literal(atom), lambda: np.asarray(atom.val).astype(dtype), False)
 
         for equation in jaxpr.eqns:
             operands = [place(atom) for atom in equation.invars]
