@@ -137,6 +137,11 @@ class Density:
         return dataclasses.replace(density, written=constants)
 
     @property
+    def compiled_for(self) -> tuple[Model, tuple]:
+        """What compiled code is kept by: the model, in all its coordinates."""
+        return self.model.in_coordinates(PLAIN), self.written
+
+    @property
     def layout(self) -> Layout:
         """Where the sites are in a position."""
         return Layout(self.model.sites)

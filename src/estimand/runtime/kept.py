@@ -27,7 +27,8 @@ def compiled_per_model(
     has a compiled function of its own, which goes with it.
 
     Args:
-        function: has a parameter of the name ``density``, with the attribute `model`.
+        function: has a parameter of the name ``density``, with an attribute `compiled_for`: what
+            its compiled code is kept by.
         static_argnums: as for `jax.jit`.
     """
     if function is None:
@@ -38,17 +39,17 @@ def compiled_per_model(
     def call(*args: Any) -> Any:
         if any(isinstance(leaf, jax.core.Tracer) for leaf in jax.tree.leaves(args)):
             return function(*args)
-        return _compiled(function, args[place].model, static_argnums)(*args)
+        return _compiled(function, args[place].compiled_for, static_argnums)(*args)
 
     return call
 
 
-def _compiled(function: Callable, model: Any, static_argnums: int | tuple[int, ...]) -> Callable:
-    # A model in all its coordinates is one.
-    plain = model.in_coordinates(type(model.coordinates)())
+def _compiled(
+    function: Callable, model: Hashable, static_argnums: int | tuple[int, ...]
+) -> Callable:
     with _lock:
-        functions = _kept.setdefault(plain, {})
-        _kept.move_to_end(plain)
+        functions = _kept.setdefault(model, {})
+        _kept.move_to_end(model)
         while len(_kept) > NUM_KEPT_MODELS:
             _kept.popitem(last=False)
         if function not in functions:

@@ -12,8 +12,8 @@ import dis
 import functools
 import math
 import types
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -24,24 +24,38 @@ MAX_CONSTANTS = 64
 _WRITES = ("STORE_DEREF", "DELETE_DEREF")
 
 
-def constants_of(*functions: Any) -> list[Any]:
-    """The floating-point numbers and arrays that functions hold, as they are now; none if many."""
-    found: list[Any] = []
+class Held:
+    """Functions as they are now, and the floating-point numbers and arrays that they hold.
 
-    def keep(constant: Any) -> Any:
-        found.append(constant.copy() if isinstance(constant, np.ndarray) else constant)
-        return constant
+    What the functions hold may change later (a list in a closure, an array in place): the numbers
+    and the containers around them are copied.
+    """
 
-    _exchange(functions, keep, ())
-    return found if len(found) <= MAX_CONSTANTS else []
+    def __init__(self, functions: tuple):
+        found: list[Any] = []
+
+        def take(constant: Any) -> _Place:
+            found.append(constant.copy() if isinstance(constant, np.ndarray) else constant)
+            return _Place(len(found) - 1)
+
+        template = _exchange(functions, _is_constant, take, ())
+        is_usable = len(found) <= MAX_CONSTANTS
+        self.constants = found if is_usable else []
+        self._template = template if is_usable else functions
+
+    def functions(self, constants: Sequence[Any]) -> tuple:
+        """The functions with these numbers in the places of their own."""
+
+        def fill(place: _Place) -> Any:
+            return constants[place.number]
+
+        return _exchange(self._template, lambda value: type(value) is _Place, fill, ())
 
 
-def with_constants(functions: tuple, constants: list[Any]) -> tuple:
-    """The same functions with other numbers in the places of those that they hold."""
-    if not constants:
-        return functions
-    remaining = iter(constants)
-    return _exchange(functions, lambda _: next(remaining), ())
+class _Place(NamedTuple):
+    """Where a function holds a constant."""
+
+    number: int
 
 
 def as_argument(constant: Any) -> jax.Array:
@@ -51,41 +65,41 @@ def as_argument(constant: Any) -> jax.Array:
     return jnp.array(constant, jax.dtypes.canonicalize_dtype(constant.dtype))
 
 
-def _exchange(value: Any, replace: Callable[[Any], Any], outer: tuple) -> Any:
-    """A copy of a value with other constants; the value itself where nothing changes."""
-    if _is_constant(value):
+def _exchange(value: Any, is_leaf: Callable, replace: Callable, outer: tuple) -> Any:
+    """A copy of a value with other leaves; the value itself where nothing changes."""
+    if is_leaf(value):
         return replace(value)
     kind = type(value)
-    inside = (*outer, value)
     if any(value is other for other in outer):
         return value
-    if kind in (tuple, list, dict) and len(value) > MAX_CONSTANTS:
-        return value
+    again = functools.partial(_exchange, is_leaf=is_leaf, replace=replace, outer=(*outer, value))
     if kind is types.FunctionType:
-        return _exchange_in_function(value, replace, inside)
+        return _exchange_in_function(value, again)
     if kind is functools.partial:
         pieces = (value.func, value.args, value.keywords)
-        func, args, keywords = changed = _exchange(pieces, replace, inside)
+        func, args, keywords = changed = again(pieces)
         return value if changed is pieces else functools.partial(func, *args, **keywords)
-    if kind is tuple or kind is list:
-        items = [_exchange(item, replace, inside) for item in value]
-        return value if _are_same(items, value) else kind(items)
+    is_record = isinstance(value, tuple) and hasattr(kind, "_make")
+    if (kind not in (tuple, list, dict) and not is_record) or len(value) > MAX_CONSTANTS:
+        return value
+    before = list(value.values()) if kind is dict else list(value)
+    items = [again(item) for item in before]
+    if _are_same(items, before):
+        return value
     if kind is dict:
-        items = [_exchange(item, replace, inside) for item in value.values()]
-        is_same = _are_same(items, value.values())
-        return value if is_same else dict(zip(value, items, strict=True))
-    return value
+        return dict(zip(value, items, strict=True))
+    return kind._make(items) if is_record else kind(items)
 
 
 def _exchange_in_function(
-    function: types.FunctionType, replace: Callable[[Any], Any], outer: tuple
+    function: types.FunctionType, again: Callable[[Any], Any]
 ) -> types.FunctionType:
     if _writes_to_closure(function.__code__, set(function.__code__.co_freevars)):
         return function
     cells = function.__closure__ or ()
     pieces = [_Cell.content(cell) for cell in cells]
     held = (pieces, function.__defaults__, function.__kwdefaults__)
-    contents, defaults, keyword_defaults = changed = _exchange(held, replace, outer)
+    contents, defaults, keyword_defaults = changed = again(held)
     if changed is held:
         return function
     closure = tuple(
@@ -112,7 +126,7 @@ class _Cell:
             return cls
 
 
-def _are_same(items: list[Any], others: Any) -> bool:
+def _are_same(items: list[Any], others: list[Any]) -> bool:
     return all(item is other for item, other in zip(items, others, strict=True))
 
 

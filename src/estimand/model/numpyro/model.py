@@ -56,7 +56,7 @@ class NumpyroModel:
 
     program: ExpectationProgram = dataclasses.field(compare=False)
     trace: Hashable
-    """What the program is compared by: the digest of its trace, or the program itself."""
+    """What the program is compared by; see `shared_key`."""
     shape_of_data: Arguments
     path: tuple[Any, ...]
     output: Output | None
@@ -99,7 +99,7 @@ class NumpyroModel:
         return dataclasses.replace(self, coordinates=wanted)
 
     def identity(self, data: Data) -> Identity:
-        functions = self.program.functions(self.shape_of_data.constants())
+        functions = self.program.functions(self.shape_of_data)
         return Identity(
             program=(functions, self.path),
             data=self.arguments(data),

@@ -21,9 +21,9 @@ from jax.extend.core import ClosedJaxpr, Literal, jaxprs_in_params
 from numpyro import handlers
 
 from estimand.model.layout import Output, ProgramError, as_numbers, log_positive_part
-from estimand.model.numpyro.constants import as_argument, constants_of, with_constants
+from estimand.model.numpyro.constants import Held, as_argument
 from estimand.model.numpyro.model import NumpyroModel
-from estimand.model.numpyro.sharing import digest_of, is_same_with_arguments
+from estimand.model.numpyro.sharing import is_same_with_arguments, shared_key
 from estimand.model.numpyro.sites import (
     TRACING,
     Latent,
@@ -43,10 +43,9 @@ class Arguments:
     compiled code. The constants are the last leaves.
     """
 
-    def __init__(
-        self, leaves: list[Any], treedef: Any, is_array: tuple[bool, ...], num_constants: int = 0
-    ):
-        num_data = len(leaves) - num_constants
+    def __init__(self, leaves: list[Any], treedef: Any, is_array: tuple[bool, ...], held: Held):
+        num_data = len(leaves) - len(held.constants)
+        self.held = held
         self.arrays = tuple(
             _canonical_array(leaf) if place < num_data else as_argument(leaf)
             for place, (leaf, flag) in enumerate(zip(leaves, is_array, strict=True))
@@ -68,10 +67,14 @@ class Arguments:
         """The model's ``(args, kwargs)`` with `arrays` in the places of the data."""
         return jax.tree.unflatten(self.treedef, self._filled(arrays)[: self.num_data])
 
-    def constants(self, arrays: tuple[jax.Array, ...] | None = None) -> list[Any]:
-        """The constants of the program, as they were or with `arrays` in their places."""
-        leaves = list(self.leaves) if arrays is None else self._filled(arrays)
-        return leaves[self.num_data :]
+    def functions(self, arrays: tuple[jax.Array, ...]) -> tuple[Callable, Callable | None]:
+        """Model and target with `arrays` in the places of the constants that they hold."""
+        return self.held.functions(self._filled(arrays)[self.num_data :])
+
+    @property
+    def written_functions(self) -> tuple[Callable, Callable | None]:
+        """Model and target with the constants that they held."""
+        return self.held.functions(self.leaves[self.num_data :])
 
     def _filled(self, arrays: tuple[jax.Array, ...]) -> list[Any]:
         dynamic = iter(arrays)
@@ -118,7 +121,7 @@ class ExpectationProgram:
     def run(self, data: Arguments, arrays: tuple[jax.Array, ...]) -> Any:
         """Runs the model under the caller's handlers and gives the quantity of interest."""
         args, kwargs = data.arguments(arrays)
-        model, target = self.functions(data.constants(arrays))
+        model, target = self.functions(data, arrays)
         if target is None:
             return model(*args, **kwargs)
         with handlers.trace() as sites:
@@ -130,9 +133,13 @@ class ExpectationProgram:
         }
         return target({**values, "return": returned})
 
-    def functions(self, constants: list[Any]) -> tuple[Callable, Callable | None]:
-        """Model and target with these constants in the places of those that they hold."""
-        return with_constants((self.model, self.target), constants)
+    def functions(
+        self, data: Arguments, arrays: tuple[jax.Array, ...] | None = None
+    ) -> tuple[Callable, Callable | None]:
+        """Model and target, with `arrays` or their own numbers in the places of constants."""
+        if not data.num_lifted:
+            return self.model, self.target
+        return data.written_functions if arrays is None else data.functions(arrays)
 
 
 def expectation(model: Callable) -> ExpectationProgram:
@@ -195,10 +202,10 @@ class Expectation(Bound):
         reads: what is compiled for the one must not be taken for the other.
         """
         found = _inspect(self.program, self.data, self.data.arrays, self.output is not None)
-        trace = digest_of(found.jaxpr, self.program.name)
+        trace = shared_key(found.jaxpr, self.program, f"{self.program.name} {found.latents}")
         known: NumpyroModel | None = self.__dict__.get("_model")
-        if known is None or known.trace != (trace or self.program):
-            known = NumpyroModel.of(self, trace or self.program)
+        if known is None or known.trace != trace:
+            known = NumpyroModel.of(self, trace)
             self.__dict__["_model"] = known
         return known
 
@@ -311,9 +318,8 @@ def bind(
             f"the data of program {program.name!r} are traced by JAX: bind and estimate outside "
             "of jit, vmap and grad."
         )
-    constants = constants_of(program.model, program.target)
-    leaves = [*leaves, *constants]
-    asked = _Question(program, leaves, treedef, len(constants), needs_output)
+    held = Held((program.model, program.target))
+    asked = _Question(program, [*leaves, *held.constants], treedef, held, needs_output)
     try:
         found = asked.inspect()
     except _CONCRETE as error:
@@ -366,12 +372,16 @@ class _Question(NamedTuple):
     program: ExpectationProgram
     leaves: list[Any]
     treedef: Any
-    num_constants: int
+    held: Held
     needs_output: bool
+
+    @property
+    def num_constants(self) -> int:
+        return len(self.held.constants)
 
     def arguments(self, is_array: tuple[bool, ...] | None = None) -> Arguments:
         flags = is_array or (False,) * len(self.leaves)
-        return Arguments(self.leaves, self.treedef, flags, self.num_constants)
+        return Arguments(self.leaves, self.treedef, flags, self.held)
 
     def inspect(self, is_array: tuple[bool, ...] | None = None) -> _Inspection:
         data = self.arguments(is_array)

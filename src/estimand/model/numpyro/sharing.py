@@ -7,9 +7,11 @@ and shapes, so that no list of the ways in which a function may hold state has t
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import os
-from collections.abc import Callable, Iterable
+import types
+from collections.abc import Callable, Hashable, Iterable
 from typing import Any
 
 import jax
@@ -25,59 +27,102 @@ _LIBRARIES = tuple(
 )
 # How far a constant may be from what Python makes of it, in units of its precision.
 _ROUNDING = 16
+# Longer contents are written as a digest.
+_MAX_BYTES = 64
 
 
-class UnknownContentError(Exception):
-    """An expression holds something whose content cannot be told, such as a callback."""
+def shared_key(jaxpr: core.ClosedJaxpr, program: Hashable, name: str) -> Hashable:
+    """What a traced program is compared by: equal for equal expressions.
 
-
-def digest_of(jaxpr: core.ClosedJaxpr, *labels: str) -> str | None:
-    """A digest of a traced expression, equal for equal ones; None if its content is unknown."""
-    try:
-        return _digest(labels, _text_of_jaxpr(jaxpr, {}))
-    except UnknownContentError:
-        return None
+    An expression may hold something whose content cannot be told, such as a callback. Then it is
+    compared by the program as well.
+    """
+    writer = _Writer()
+    text = _digest(name, writer.jaxpr(jaxpr))
+    return text if writer.is_complete else (program, text)
 
 
 def _digest(*pieces: Any) -> str:
     return hashlib.sha256(repr(pieces).encode()).hexdigest()
 
 
-def _text_of_jaxpr(closed: Any, known: dict[int, Any]) -> str:
-    """A digest of a jaxpr; `known` are those of jaxprs that were met before."""
-    if id(closed) in known:
-        return known[id(closed)][1]
-    jaxpr, values = getattr(closed, "jaxpr", closed), getattr(closed, "consts", ())
-    numbers: dict[Any, int] = {}
+class _Writer:
+    """Writes expressions as text, equal for equal ones; says if all of their content is in it."""
 
-    def number(variable: Any) -> tuple:
-        return numbers.setdefault(variable, len(numbers)), _text_of_aval(variable.aval)
+    def __init__(self) -> None:
+        self.is_complete = True
+        # With the jaxprs themselves, so that no other one gets the id of one that is gone.
+        self._known: dict[int, tuple[Any, str]] = {}
 
-    def atom(operand: Any) -> Any:
-        return _text_of_literal(operand) if isinstance(operand, core.Literal) else number(operand)
+    def jaxpr(self, closed: Any) -> str:
+        if id(closed) in self._known:
+            return self._known[id(closed)][1]
+        jaxpr, values = getattr(closed, "jaxpr", closed), getattr(closed, "consts", ())
+        numbers: dict[Any, int] = {}
 
-    pieces: list[Any] = [[number(variable) for variable in (*jaxpr.invars, *jaxpr.constvars)]]
-    pieces.append([_text_of_array(value) for value in values])
-    for equation in jaxpr.eqns:
-        operands, results = map(atom, equation.invars), map(number, equation.outvars)
-        params = _text_of_params(equation, known)
-        pieces.append((equation.primitive.name, params, list(operands), list(results)))
-    pieces.append([atom(operand) for operand in jaxpr.outvars])
-    text = _digest(pieces)
-    # The jaxpr is kept along, so that no other one gets its id.
-    known[id(closed)] = (closed, text)
-    return text
+        def number(variable: Any) -> tuple:
+            return numbers.setdefault(variable, len(numbers)), _text_of_aval(variable.aval)
+
+        def atom(operand: Any) -> Any:
+            is_literal = isinstance(operand, core.Literal)
+            return self.literal(operand) if is_literal else number(operand)
+
+        pieces: list[Any] = [[number(variable) for variable in (*jaxpr.invars, *jaxpr.constvars)]]
+        pieces.append([self.array(value) for value in values])
+        for equation in jaxpr.eqns:
+            operands, results = map(atom, equation.invars), map(number, equation.outvars)
+            step = (equation.primitive.name, self.params(equation))
+            pieces.append((*step, list(operands), list(results)))
+        pieces.append([atom(operand) for operand in jaxpr.outvars])
+        text = _digest(pieces)
+        self._known[id(closed)] = (closed, text)
+        return text
+
+    def params(self, equation: Any) -> list[tuple[str, Any]]:
+        params = dict(equation.params)
+        functions = [key for key, value in params.items() if _is_function(value)]
+        if functions and not _is_of_library(params.get("call_jaxpr")):
+            self.is_complete = False
+        if "callback" in equation.primitive.name:
+            functions, self.is_complete = list(params), False
+        return [(key, self.param(params[key])) for key in sorted(params) if key not in functions]
+
+    def param(self, value: Any) -> Any:
+        if hasattr(value, "eqns") or hasattr(value, "jaxpr"):
+            return self.jaxpr(value)
+        if isinstance(value, np.ndarray | np.generic | jax.Array):
+            return self.array(value)
+        if isinstance(value, tuple | list):
+            return type(value).__name__, [self.param(item) for item in value]
+        if isinstance(value, dict):
+            return [(str(key), self.param(value[key])) for key in value]
+        text = str(value)
+        if " at 0x" in text:
+            self.is_complete, text = False, ""
+        return type(value).__name__, text
+
+    def literal(self, literal: Any) -> Any:
+        return "literal", _text_of_aval(literal.aval), self.array(literal.val)
+
+    def array(self, value: Any) -> Any:
+        if isinstance(value, jax.Array) and jnp.issubdtype(value.dtype, jax.dtypes.prng_key):
+            return str(value.dtype), self.array(jax.random.key_data(value))
+        known = bool | int | float | complex | np.ndarray | np.generic | jax.Array
+        if isinstance(value, jax.core.Tracer) or not isinstance(value, known):
+            self.is_complete = False
+            return type(value).__name__
+        array = np.asarray(value)
+        if array.dtype.hasobject:
+            self.is_complete = False
+        content = array.tobytes()
+        is_short = len(content) <= _MAX_BYTES
+        text = content if is_short else hashlib.sha256(content).hexdigest()
+        return str(array.dtype), array.shape, text
 
 
-def _text_of_params(equation: Any, known: dict[int, Any]) -> list[tuple[str, Any]]:
-    name, params = equation.primitive.name, equation.params
-    if "callback" in name:
-        raise UnknownContentError(name)
-    if name.startswith("custom_") and any(map(callable, params.values())):
-        if not _is_of_library(params.get("call_jaxpr")):
-            raise UnknownContentError(name)
-        params = {key: value for key, value in params.items() if not callable(value)}
-    return [(key, _text_of_param(params[key], known)) for key in sorted(params)]
+def _is_function(value: Any) -> bool:
+    kinds = (types.FunctionType, types.MethodType, functools.partial)
+    return isinstance(value, kinds) or hasattr(value, "call_wrapped")
 
 
 def _is_of_library(closed: Any) -> bool:
@@ -86,45 +131,8 @@ def _is_of_library(closed: Any) -> bool:
     return source.partition(" at ")[2].startswith(_LIBRARIES)
 
 
-def _text_of_param(value: Any, known: dict[int, Any]) -> Any:
-    if hasattr(value, "eqns") or hasattr(value, "jaxpr"):
-        return _text_of_jaxpr(value, known)
-    if isinstance(value, np.ndarray | np.generic | jax.Array):
-        return _text_of_array(value)
-    if isinstance(value, tuple | list):
-        return type(value).__name__, [_text_of_param(item, known) for item in value]
-    if isinstance(value, dict):
-        return [(str(key), _text_of_param(value[key], known)) for key in value]
-    text = str(value)
-    if " at 0x" in text or " object at " in text:
-        raise UnknownContentError(text)
-    return type(value).__name__, text
-
-
 def _text_of_aval(aval: Any) -> str:
     return f"{aval}{getattr(aval, 'weak_type', False)}"
-
-
-def _text_of_literal(literal: Any) -> Any:
-    return "literal", _text_of_aval(literal.aval), _text_of_array(literal.val)
-
-
-def _text_of_array(value: Any) -> Any:
-    if isinstance(value, jax.core.Tracer):
-        raise UnknownContentError(str(value))
-    if isinstance(value, jax.Array) and jnp.issubdtype(value.dtype, jax.dtypes.prng_key):
-        return str(value.dtype), _text_of_array(jax.random.key_data(value))
-    if not isinstance(value, bool | int | float | complex | np.ndarray | np.generic | jax.Array):
-        raise UnknownContentError(str(value))
-    array = np.asarray(value)
-    if array.dtype.hasobject:
-        raise UnknownContentError(str(value))
-    content = array.tobytes()
-    return (
-        str(array.dtype),
-        array.shape,
-        content if len(content) <= 64 else hashlib.sha256(content).hexdigest(),
-    )
 
 
 # --- whether a program is the same with its constants as arguments ---
@@ -158,10 +166,10 @@ class _Steps:
     def __init__(self, closed: core.ClosedJaxpr, constants: tuple[Any, ...]):
         self.steps: list[tuple] = []
         self._count = 0
-        self._known: dict[int, Any] = {}
+        self.writer = _Writer()
         num_inputs = len(closed.jaxpr.invars) - len(constants)
         inputs = [self._new() for _ in range(num_inputs)]
-        lifted = [_Fixed(None, lambda value=value: value, True) for value in constants]
+        lifted = [_Fixed(None, functools.partial(np.asarray, value), True) for value in constants]
         self.outputs = self._inline(closed, [*inputs, *lifted])
 
     def _new(self) -> int:
@@ -172,13 +180,14 @@ class _Steps:
         jaxpr, values = getattr(closed, "jaxpr", closed), getattr(closed, "consts", ())
         places: dict[Any, Any] = dict(zip(jaxpr.invars, inputs, strict=True))
         for variable, value in zip(jaxpr.constvars, values, strict=True):
-            places[variable] = _Fixed(_text_of_array(value), lambda value=value: value, False)
+            compute = functools.partial(np.asarray, value)
+            places[variable] = _Fixed(self.writer.array(value), compute, False)
 
         def place(atom: Any) -> Any:
             if not isinstance(atom, core.Literal):
                 return places[atom]
-            dtype = atom.aval.dtype
-            return _Fixed(_text_of_literal(atom), lambda: np.asarray(atom.val).astype(dtype), False)
+            compute = functools.partial(np.asarray, atom.val, jnp.result_type(atom.aval))
+            return _Fixed(self.writer.literal(atom), compute, False)
 
         for equation in jaxpr.eqns:
             operands = [place(atom) for atom in equation.invars]
@@ -189,7 +198,7 @@ class _Steps:
                 results = self._fixed(equation, operands)
             else:
                 results = [self._new() for _ in equation.outvars]
-                params = _text_of_params(equation, self._known)
+                params = self.writer.params(equation)
                 self.steps.append((equation.primitive.name, params, operands))
             places.update(zip(equation.outvars, results, strict=True))
         return [place(atom) for atom in jaxpr.outvars]
@@ -198,7 +207,7 @@ class _Steps:
         is_lifted = any(operand.is_lifted for operand in operands)
         text: Any = None
         if not is_lifted:
-            params = _text_of_params(equation, self._known)
+            params = self.writer.params(equation)
             texts = [operand.text for operand in operands]
             text = _digest(equation.primitive.name, params, texts)
         computed: list[Any] = []
@@ -209,7 +218,7 @@ class _Steps:
             return computed[index]
 
         return [
-            _Fixed((text, k), lambda k=k: compute(k), is_lifted)
+            _Fixed((text, k), functools.partial(compute, k), is_lifted)
             for k in range(len(equation.outvars))
         ]
 
@@ -230,18 +239,14 @@ def is_same_with_arguments(
     It is another one where the program looks at the type of a constant, or where Python computes
     with it in a precision that JAX does not have.
     """
-    try:
-        one, other = _Steps(written, ()), _Steps(lifted, constants)
-        return len(one.steps) == len(other.steps) and all(
-            a[:2] == b[:2] and _agree(a[2], b[2])
-            for a, b in zip(
-                [*one.steps, ("outputs", (), one.outputs)],
-                [*other.steps, ("outputs", (), other.outputs)],
-                strict=True,
-            )
-        )
-    except UnknownContentError:
+    one, other = _Steps(written, ()), _Steps(lifted, constants)
+    if not (one.writer.is_complete and other.writer.is_complete):
         return False
+    if len(one.steps) != len(other.steps):
+        return False
+    pairs = zip(one.steps, other.steps, strict=True)
+    is_same = all(a[:2] == b[:2] and _agree(a[2], b[2]) for a, b in pairs)
+    return is_same and _agree(one.outputs, other.outputs)
 
 
 def _agree(operands: list[Any], others: list[Any]) -> bool:

@@ -33,6 +33,8 @@ class Latent:
     is_proper: bool
     is_altered: bool
     """Under `handlers.scale` or a mask: its density is not that of its prior draws."""
+    kinds: tuple[str, ...]
+    """Classes of its distribution and of those that it wraps, on which its coordinates depend."""
 
 
 class Watch(Messenger):
@@ -186,7 +188,14 @@ def _describe_latent(where: str, site: dict) -> Latent:
         is_discrete=bool(fn.support.is_discrete),
         is_proper=not _is_improper(fn),
         is_altered=site["scale"] is not None or is_wrapped(fn, dist.MaskedDistribution),
+        kinds=_kinds(fn),
     )
+
+
+def _kinds(fn: Any) -> tuple[str, ...]:
+    kinds = [type(fn).__module__, type(fn).__qualname__, type(fn.support).__qualname__]
+    base = getattr(fn, "base_dist", None)
+    return (*kinds, *(() if base is None else _kinds(base)))
 
 
 @contextlib.contextmanager
