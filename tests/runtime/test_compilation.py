@@ -72,8 +72,8 @@ def test_other_shapes_compile_again() -> None:
     def compilations(y: np.ndarray) -> int:
         with CompilationClock() as clock:
             result = ep.estimate_expectation(program(y), method, throw=False)
-        # Where nothing is compiled, nothing is traced either.
-        assert (result.compile_seconds > 0) == (clock.num_compilations > 0)
+        # Where nothing is compiled, nothing is traced but the program, to see if it has changed.
+        assert clock.num_compilations > 0 or result.compile_seconds < 0.5
         return clock.num_compilations
 
     assert compilations(np.zeros(3)) >= 1
@@ -97,8 +97,8 @@ def test_model_is_traced_a_fixed_number_of_times() -> None:
     ep.estimate_expectation(bound, method, throw=False)
     after_first = len(calls)
     ep.estimate_expectation(bound, method, throw=False)
-    # The places of its sites are kept with the bound program: a second estimate runs no model.
-    assert len(calls) == after_first
+    # A second estimate looks if the program has changed since, for its record and its density.
+    assert len(calls) == after_first + 2
 
 
 def test_clock_merges_nested_intervals() -> None:
