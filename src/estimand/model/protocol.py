@@ -114,6 +114,10 @@ class Bound:
     output: Output | None
     num_constants: int = 0
 
+    def identity(self) -> Identity:
+        """What makes two runs runs of the same thing."""
+        return self.model.identity(self.arrays)
+
 
 class BoundModel(Bound):
     """Any model with its data.

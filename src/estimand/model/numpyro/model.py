@@ -99,12 +99,7 @@ class NumpyroModel:
         return dataclasses.replace(self, coordinates=wanted)
 
     def identity(self, data: Data) -> Identity:
-        functions = self.program.functions(self.shape_of_data)
-        return Identity(
-            program=(functions, self.path),
-            data=self.arguments(data),
-            source=_source_of(self.program),
-        )
+        return identity_of(self.program, self.shape_of_data, self.path, data)
 
     def arguments(self, data: Data) -> tuple[tuple, dict]:
         """The NumPyro model's ``(args, kwargs)``."""
@@ -262,6 +257,17 @@ def _masked(site: dict, log_prob: jax.Array, is_freed: tuple[bool, ...]) -> jax.
 
 
 # --- the source, for records ---
+
+
+def identity_of(
+    program: ExpectationProgram, data: Arguments, path: tuple[Any, ...], arrays: Data
+) -> Identity:
+    """The identity of a bound program, with the constants that it held when it was bound."""
+    return Identity(
+        program=(program.functions(data), path),
+        data=data.arguments(arrays),
+        source=_source_of(program),
+    )
 
 
 def _source_of(program: ExpectationProgram) -> str:

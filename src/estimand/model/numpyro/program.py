@@ -22,7 +22,7 @@ from numpyro import handlers
 
 from estimand.model.layout import Output, ProgramError, as_numbers, log_positive_part
 from estimand.model.numpyro.constants import Held, as_argument
-from estimand.model.numpyro.model import NumpyroModel
+from estimand.model.numpyro.model import NumpyroModel, identity_of
 from estimand.model.numpyro.sharing import is_same_with_arguments, shared_key
 from estimand.model.numpyro.sites import (
     TRACING,
@@ -32,7 +32,7 @@ from estimand.model.numpyro.sites import (
     drawing_from_prior,
     site_contents,
 )
-from estimand.model.protocol import Bound, described
+from estimand.model.protocol import Bound, Identity, described
 
 
 class Arguments:
@@ -213,6 +213,9 @@ class Expectation(Bound):
     def arrays(self) -> tuple[jax.Array, ...]:  # type: ignore[override]
         """The data, as they go into compiled code."""
         return self.data.arrays
+
+    def identity(self) -> Identity:
+        return identity_of(self.program, self.data, self.path, self.arrays)
 
     @property
     def num_constants(self) -> int:  # type: ignore[override]
