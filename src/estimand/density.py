@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple
 
 import jax
@@ -17,6 +17,7 @@ import numpy as np
 from jax.extend.core import Literal, jaxprs_in_params
 
 from estimand.model import PARTS, PLAIN, Bound, Coordinates, Layout, Model, ProgramError, Redraw
+from estimand.runtime import NUM_KEPT_MODELS, compiled_per_model
 from estimand.target import Reading, SignedLog, read
 
 # What a gradient counts as in budgets and costs, in evaluations. A convention; not measured.
@@ -27,6 +28,10 @@ GRADIENT_COST = 3
 FORWARD_MODE_DIMENSIONS = {"straight": 1, "with loops": 4}
 # How soft comparisons are on the rungs of a ladder, relative to their spread in prior draws.
 SOFTNESS = tuple(4.0**-k for k in range(8))
+# Signs of outputs take the values of arrays up to this size into account.
+MAX_KNOWN_ELEMENTS = 4096
+# A model is read once in each of its coordinates.
+NUM_KEPT_READINGS = 4 * NUM_KEPT_MODELS
 
 # Calls whose equations are looked into.
 _CALLS = ("jit", "pjit", "closed_call")
@@ -101,22 +106,42 @@ def is_invalid(log_density: jax.Array) -> jax.Array:
 @functools.partial(
     jax.tree_util.register_dataclass,
     data_fields=["arrays", "sign", "output", "scales"],
-    meta_fields=["model"],
+    meta_fields=["model", "written"],
 )
 @dataclasses.dataclass(frozen=True)
 class Density:
-    """One of the three densities of a bound program."""
+    """One of the three densities of a bound program.
+
+    `written` are constants of the program by their place among the arrays, if what is evaluated
+    depends on their values; they are compiled in.
+    """
 
     model: Model
     arrays: tuple[jax.Array, ...]
     sign: Any
     output: Any
     scales: Any = None
+    written: tuple[tuple[int, Constant], ...] = ()
 
     @classmethod
     def of(cls, bound: Bound) -> Density:
         """γ of a model with its data."""
-        return cls(bound.model, bound.arrays, np.int32(0), np.int32(0))
+        density = cls(bound.model, bound.arrays, np.int32(0), np.int32(0))
+        reading = density._reading
+        count = len(bound.arrays)
+        constants = tuple(
+            (place, Constant.of(bound.arrays[place]))
+            for place in range(count - bound.num_constants, count)
+            if _is_known(bound.arrays[place])
+        )
+        if reading is None or reading.with_known(_inputs(constants)) is reading:
+            return density
+        return dataclasses.replace(density, written=constants)
+
+    @property
+    def compiled_for(self) -> tuple[Model, tuple]:
+        """What compiled code is kept by: the model, in all its coordinates."""
+        return self.model.in_coordinates(PLAIN), self.written
 
     @property
     def layout(self) -> Layout:
@@ -131,7 +156,14 @@ class Density:
     def known_signs(self) -> np.ndarray:
         """For each output 1 if its expression is never negative, −1 if never positive, else 0."""
         reading = self._reading
-        return np.zeros(0, int) if reading is None else reading.known_signs
+        if reading is None:
+            return np.zeros(0, int)
+        values = [
+            (place, Constant.of(array))
+            for place, array in enumerate(self.arrays)
+            if _is_known(array)
+        ]
+        return reading.signs_with(_inputs(values))
 
     @property
     def has_comparisons(self) -> bool:
@@ -236,7 +268,7 @@ class Density:
         if self.model.output is None:
             return None
         avals = tuple(jax.typeof(array) for array in self.arrays)
-        return _reading(self.model, avals, jnp.result_type(float))
+        return _reading(self.model, avals, jnp.result_type(float), self.written)
 
     def outputs(self, position: jax.Array) -> jax.Array:
         """Every output at a position."""
@@ -304,7 +336,7 @@ class Density:
             )
 
 
-@jax.jit
+@compiled_per_model(optimisation=0)
 def _in_plain_coordinates(density: Density, positions: jax.Array) -> jax.Array:
     plain = density._in_coordinates(PLAIN)
     return jax.vmap(lambda position: plain.position_of(density.constrain(position)))(positions)
@@ -325,20 +357,57 @@ def gradient_mode(density: Density) -> str:
     return _gradient_mode(density.model, tuple(jax.typeof(array) for array in density.arrays))
 
 
-@functools.lru_cache(maxsize=1024)
-def _reading(model: Model, avals: tuple, dtype: Any) -> Reading:
+class Constant(NamedTuple):
+    """An array that is compared by its content."""
+
+    dtype: np.dtype
+    shape: tuple[int, ...]
+    content: bytes
+
+    @classmethod
+    def of(cls, array: jax.Array) -> Constant:
+        value = np.asarray(array)
+        return cls(value.dtype, value.shape, value.tobytes())
+
+    @property
+    def value(self) -> np.ndarray:
+        return np.frombuffer(self.content, self.dtype).reshape(self.shape)
+
+
+def _is_known(array: jax.Array) -> bool:
+    kinds = (jnp.floating, jnp.integer, jnp.bool_)
+    is_real = any(jnp.issubdtype(array.dtype, kind) for kind in kinds)
+    is_small = array.size <= MAX_KNOWN_ELEMENTS
+    return is_real and is_small and not isinstance(array, jax.core.Tracer)
+
+
+def _inputs(constants: Iterable[tuple[int, Constant]]) -> dict[int, np.ndarray]:
+    """Values by their place in a reading, where the position comes before the data."""
+    return {1 + place: constant.value for place, constant in constants}
+
+
+def _struct(aval: Any) -> jax.ShapeDtypeStruct:
+    return jax.ShapeDtypeStruct(aval.shape, aval.dtype, weak_type=aval.weak_type)
+
+
+@functools.lru_cache(maxsize=NUM_KEPT_READINGS)
+def _reading(
+    model: Model, avals: tuple, dtype: Any, written: tuple[tuple[int, Constant], ...]
+) -> Reading:
     """The traced model: log densities along with the outputs that are read."""
+    if written:
+        return _reading(model, avals, dtype, ()).with_known(_inputs(written))
 
     def evaluate(position: jax.Array, arrays: tuple) -> tuple:
         found = model.evaluate(position, arrays)
         return (found.log_prior, found.log_likelihood), found.outputs
 
-    structs = tuple(jax.ShapeDtypeStruct(aval.shape, aval.dtype) for aval in avals)
+    structs = tuple(map(_struct, avals))
     dimension = Layout(model.sites).dimension
     return read(evaluate, jax.ShapeDtypeStruct((dimension,), dtype), structs)
 
 
-@functools.lru_cache(maxsize=1024)
+@functools.lru_cache(maxsize=NUM_KEPT_READINGS)
 def _has_varying_scales(model: Model, avals: tuple, _dtype: Any) -> bool:
     """Whether the traced log scales depend on what is drawn."""
 
@@ -346,7 +415,7 @@ def _has_varying_scales(model: Model, avals: tuple, _dtype: Any) -> bool:
         return model.log_scales(jax.random.wrap_key_data(words), arrays)
 
     words = jax.eval_shape(lambda: jax.random.key_data(jax.random.key(0)))
-    structs = tuple(jax.ShapeDtypeStruct(aval.shape, aval.dtype) for aval in avals)
+    structs = tuple(map(_struct, avals))
     jaxpr = jax.make_jaxpr(log_scales)(words, structs).jaxpr
     is_drawn = [True] + [False] * (len(jaxpr.invars) - 1)
     return any(_depends_on(jaxpr, is_drawn))
@@ -370,7 +439,7 @@ def _depends_on(jaxpr: Any, are_inputs: list[bool]) -> list[bool]:
     return [is_one(atom) for atom in jaxpr.outvars]
 
 
-@jax.jit
+@compiled_per_model(optimisation=0)
 def _margins(density: Density, positions: jax.Array) -> jax.Array:
     reading = density._reading
     assert reading is not None
@@ -382,7 +451,7 @@ def _log_abs(numbers: jax.Array) -> jax.Array:
     return jnp.where(is_zero, -jnp.inf, jnp.log(jnp.abs(jnp.where(is_zero, 1.0, numbers))))
 
 
-@functools.lru_cache(maxsize=1024)
+@functools.lru_cache(maxsize=NUM_KEPT_READINGS)
 def _gradient_mode(model: Model, avals: tuple) -> str:
     layout = Layout(model.sites)
 
@@ -390,7 +459,7 @@ def _gradient_mode(model: Model, avals: tuple) -> str:
         terms = Density(model, arrays, np.int32(1), np.int32(0)).terms(position)
         return terms.log_prior + terms.log_weight, terms
 
-    structs = tuple(jax.ShapeDtypeStruct(aval.shape, aval.dtype) for aval in avals)
+    structs = tuple(map(_struct, avals))
     position = jax.ShapeDtypeStruct((layout.dimension,), jnp.result_type(float))
     has_loop = _has_loop(jax.make_jaxpr(total)(position, structs).jaxpr)
     kind = "with loops" if has_loop else "straight"

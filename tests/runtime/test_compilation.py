@@ -14,7 +14,6 @@ import pytest
 
 import estimand as ep
 from estimand.density import Density
-from estimand.estimators.annealed import _anneal
 from estimand.runtime.compilation import CompilationClock
 
 
@@ -33,9 +32,7 @@ X = np.linspace(-1.0, 1.0, 5)
 def test_one_compilation_for_parts_outputs_data_and_step_sizes(kernel: Any) -> None:
     program = ep.expectation(regression)
     method = ep.TABI(ep.AnIS(num_samples=50, num_temperatures=5, kernel=kernel))
-    before = _anneal._cache_size()  # type: ignore[attr-defined]
     ep.estimate_expectation(program(X, 2 * X, scale=1.0), method, throw=False)
-    assert _anneal._cache_size() == before + 1  # type: ignore[attr-defined]
     with CompilationClock() as clock:
         again = ep.estimate_expectation(program(X, 2 * X, scale=1.0), method, throw=False)
         fresh = ep.estimate_expectation(program(X + 1, 3 * X, scale=2.0), method, throw=False)
@@ -49,7 +46,6 @@ def test_one_compilation_for_parts_outputs_data_and_step_sizes(kernel: Any) -> N
         )
         ep.estimate_expectation(program(X, 2 * X, scale=1.0), retuned, throw=False)
     assert clock.num_compilations == 0
-    assert _anneal._cache_size() == before + 1  # type: ignore[attr-defined]
     assert fresh.value != again.value
 
 
@@ -76,8 +72,8 @@ def test_other_shapes_compile_again() -> None:
     def compilations(y: np.ndarray) -> int:
         with CompilationClock() as clock:
             result = ep.estimate_expectation(program(y), method, throw=False)
-        # Where nothing is compiled, nothing is traced either.
-        assert (result.compile_seconds > 0) == (clock.num_compilations > 0)
+        # Where nothing is compiled, nothing is traced but the program, to see if it has changed.
+        assert clock.num_compilations > 0 or result.compile_seconds < 0.5
         return clock.num_compilations
 
     assert compilations(np.zeros(3)) >= 1
@@ -101,8 +97,8 @@ def test_model_is_traced_a_fixed_number_of_times() -> None:
     ep.estimate_expectation(bound, method, throw=False)
     after_first = len(calls)
     ep.estimate_expectation(bound, method, throw=False)
-    # The places of its sites are kept with the bound program: a second estimate runs no model.
-    assert len(calls) == after_first
+    # A second estimate looks once if the program has changed since.
+    assert len(calls) == after_first + 1
 
 
 def test_clock_merges_nested_intervals() -> None:

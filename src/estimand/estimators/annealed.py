@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import functools
 from typing import Any, NamedTuple
 
 import jax
@@ -12,6 +11,7 @@ from jax import lax
 
 from estimand.density import Density, PathPoint, Terms, is_invalid
 from estimand.kernels import Kernel, RandomWalk, Tuning
+from estimand.runtime import compiled_per_model
 from estimand.sampling import in_batches
 from estimand.sampling import schedule as schedules
 from estimand.settings import Settings, require_count
@@ -105,7 +105,7 @@ class _Particle(NamedTuple):
     invalid: jax.Array
 
 
-@functools.partial(jax.jit, static_argnums=0)
+@compiled_per_model(static_argnums=0)
 def _anneal(
     settings: AnIS, rng_key: jax.Array, density: Density, betas: jax.Array, tuning: Tuning
 ) -> Evidence:

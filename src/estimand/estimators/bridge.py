@@ -17,7 +17,7 @@ import numpy as np
 
 from estimand.density import Density
 from estimand.model import ProgramError
-from estimand.runtime import LocalRuntime, Runtime, run_task
+from estimand.runtime import LocalRuntime, Runtime, compiled_per_model, run_task
 from estimand.sampling import (
     NUM_STARTS,
     Chains,
@@ -97,7 +97,7 @@ class BridgeSampling(Settings):
         return _bridge(normal_key, density, positions, 0)
 
 
-@jax.jit
+@compiled_per_model
 def _log_densities(density: Density, positions: jax.Array) -> jax.Array:
     return jax.vmap(lambda position: log_density(density, position))(positions)
 

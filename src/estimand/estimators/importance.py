@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import functools
 from collections.abc import Mapping
 from typing import Any
 
@@ -13,6 +12,7 @@ import numpyro.distributions as dist
 
 from estimand.density import Density, is_invalid
 from estimand.model import ProgramError, SiteDistributions, guide_of, propose
+from estimand.runtime import compiled_per_model
 from estimand.sampling import in_batches
 from estimand.settings import Settings, require_count
 from estimand.trust import Evidence, evidence_from_weights
@@ -74,7 +74,7 @@ class ImportanceSampling(Settings):
         return _importance_sample(self, rng_key, density)
 
 
-@functools.partial(jax.jit, static_argnums=0)
+@compiled_per_model(static_argnums=0)
 def _importance_sample(
     settings: ImportanceSampling, rng_key: jax.Array, density: Density
 ) -> Evidence:

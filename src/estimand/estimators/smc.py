@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import functools
 import math
 from collections.abc import Callable
 from typing import Any
@@ -15,6 +14,7 @@ from jax.scipy.special import logsumexp
 
 from estimand.density import Density, is_invalid
 from estimand.kernels import MALA, AdaptableKernel, RandomWalk, Tuning
+from estimand.runtime import compiled_per_model
 from estimand.sampling import (
     MAX_TEMPERATURES,
     Cloud,
@@ -143,7 +143,7 @@ class SMC(Settings):
         )
 
 
-@functools.partial(jax.jit, static_argnums=0)
+@compiled_per_model(static_argnums=0)
 def _islands(
     population: Population, rng_key: jax.Array, density: Density, betas: Any, tuning: Tuning
 ) -> Evidence:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import functools
 import math
 from collections.abc import Sequence
 from typing import Any, NamedTuple
@@ -16,7 +15,7 @@ from estimand.density import Density, PathPoint, Terms, is_invalid
 from estimand.kernels import HMC, AdaptableKernel, RandomWalk
 from estimand.methods.protocol import Cost, Method, Run
 from estimand.model import ProgramError
-from estimand.runtime import Runtime, Task, run_task
+from estimand.runtime import Runtime, Task, compiled_per_model, run_task
 from estimand.sampling import (
     NUM_STARTS,
     Chains,
@@ -273,7 +272,7 @@ class _Trail(NamedTuple):
     invalid: jax.Array
 
 
-@functools.partial(jax.jit, static_argnums=0)
+@compiled_per_model(static_argnums=0)
 def _temper_islands(
     population: Population, rng_key: jax.Array, density: Density, starts: jax.Array
 ) -> _Trail:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import functools
 import math
 from typing import Any, NamedTuple
 
@@ -15,7 +14,7 @@ from jax import lax
 from estimand.density import Density, PathPoint
 from estimand.kernels import Kernel, State, Tuning
 from estimand.methods.protocol import Run
-from estimand.runtime import Runtime, run_task
+from estimand.runtime import Runtime, compiled_per_model, run_task
 from estimand.sampling import autocorrelation_size, log_density, nuts, r_hat, total
 from estimand.settings import Settings, require_count
 from estimand.trust import (
@@ -123,7 +122,7 @@ def _by_nuts(settings: PosteriorMCMC, rng_key: jax.Array, density: Density) -> _
     )
 
 
-@functools.partial(jax.jit, static_argnums=0)
+@compiled_per_model(static_argnums=0)
 def _starts(num_chains: int, rng_key: jax.Array, density: Density) -> tuple[jax.Array, jax.Array]:
     """For each chain the first of some positions with a positive density, and if there is one."""
     shape = (num_chains, NUM_TRIES, density.dimension)
@@ -135,7 +134,7 @@ def _starts(num_chains: int, rng_key: jax.Array, density: Density) -> tuple[jax.
     return starts, is_possible.any(axis=1)
 
 
-@jax.jit
+@compiled_per_model
 def _outputs(density: Density, positions: jax.Array) -> jax.Array:
     return jax.vmap(jax.vmap(density.outputs))(positions)
 
@@ -147,7 +146,7 @@ def _by_kernel(
     return _Sampled(np.asarray(outputs), total(evaluations), total(gradients))
 
 
-@functools.partial(jax.jit, static_argnums=0)
+@compiled_per_model(static_argnums=0)
 def _run_chains(
     settings: PosteriorMCMC, rng_key: jax.Array, density: Density, tuning: Tuning
 ) -> tuple[jax.Array, jax.Array, jax.Array]:

@@ -12,7 +12,7 @@ import numpy as np
 from estimand.density import Density
 from estimand.estimators import Estimator, Request, estimate_all
 from estimand.methods.protocol import Run
-from estimand.runtime import Runtime, run_task
+from estimand.runtime import Runtime, compiled_per_model, run_task
 from estimand.sampling import effective_sample_size
 from estimand.trust import (
     EffectiveSizes,
@@ -73,7 +73,7 @@ class SelfNormalised:
         )
 
 
-@jax.jit
+@compiled_per_model
 def _outputs(density: Density, positions: jax.Array) -> jax.Array:
     return jax.lax.map(density.outputs, positions, batch_size=min(10_000, positions.shape[0]))
 

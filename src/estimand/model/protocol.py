@@ -103,12 +103,20 @@ class Model(Protocol):
 
 
 class Bound:
-    """A model together with its data: what `estimate_expectation` takes."""
+    """A model together with its data: what `estimate_expectation` takes.
+
+    The last `num_constants` of the arrays are numbers that are written in the model's text.
+    """
 
     name: str
     model: Model
     arrays: Data
     output: Output | None
+    num_constants: int = 0
+
+    def identity(self) -> Identity:
+        """What makes two runs runs of the same thing."""
+        return self.model.identity(self.arrays)
 
 
 class BoundModel(Bound):

@@ -13,6 +13,7 @@ from estimand.density import Density
 from estimand.methods import Run
 from estimand.model import PARTS
 from estimand.record.parts import used_evidence
+from estimand.runtime import compiled_per_model
 from estimand.sampling import in_chunks
 
 # Draws that a record keeps of each density, and numbers that it keeps in all.
@@ -97,6 +98,6 @@ def kept_draws(run: Run, density: Density) -> tuple[KeptDraws, ...]:
     return tuple(result)
 
 
-@jax.jit
+@compiled_per_model
 def _values(density: Density, positions: jax.Array) -> tuple[dict[str, jax.Array], jax.Array]:
     return jax.vmap(lambda u: (density.constrain(u), density.outputs(u)))(positions)

@@ -52,7 +52,7 @@ class Provenance:
 
 def provenance_of(bound: Bound, method: Any, rng_key: jax.Array) -> Provenance:
     """The provenance of an estimation that is about to start."""
-    identity = bound.model.identity(bound.arrays)
+    identity = bound.identity()
     return Provenance(
         keys=(describe_key(rng_key),),
         program_digest=digest(identity.program),

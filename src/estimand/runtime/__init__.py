@@ -4,10 +4,12 @@ from estimand.runtime import journal
 from estimand.runtime.compilation import CompilationClock
 from estimand.runtime.interruption import Interruption
 from estimand.runtime.journal import CheckpointError, Journal
+from estimand.runtime.kept import NUM_KEPT_MODELS, compiled_per_model
 from estimand.runtime.progress import Listener, Progress, bar
 from estimand.runtime.runtime import LocalRuntime, OutOfTimeError, Runtime, Task, run_task
 
 __all__ = [
+    "NUM_KEPT_MODELS",
     "CheckpointError",
     "CompilationClock",
     "Interruption",
@@ -19,6 +21,7 @@ __all__ = [
     "Runtime",
     "Task",
     "bar",
+    "compiled_per_model",
     "journal",
     "run_task",
 ]

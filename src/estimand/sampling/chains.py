@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 from typing import Any, NamedTuple
 
 import jax
@@ -14,6 +13,7 @@ from numpyro.diagnostics import effective_sample_size, split_gelman_rubin
 
 from estimand.density import Density, PathPoint
 from estimand.model import ProgramError
+from estimand.runtime import compiled_per_model
 
 # Prior draws of which the most likely one starts a chain.
 NUM_STARTS = 256
@@ -42,7 +42,7 @@ def nuts_chains(
     return Chains(np.asarray(positions, float), int(np.asarray(steps).sum(dtype=np.int64)))
 
 
-@functools.partial(jax.jit, static_argnums=(0, 1))
+@compiled_per_model(static_argnums=(0, 1))
 def nuts(
     num_warmup: int, num_samples: int, rng_key: jax.Array, density: Density, starts: jax.Array
 ) -> tuple[jax.Array, jax.Array]:
@@ -64,7 +64,7 @@ def nuts(
     return jnp.swapaxes(positions[num_warmup:], 0, 1), steps
 
 
-@jax.jit
+@compiled_per_model
 def _starts(density: Density, rng_keys: jax.Array) -> tuple[jax.Array, jax.Array]:
     """The most likely of some prior draws for each chain, and how likely it is."""
     positions, terms = jax.vmap(jax.vmap(density.draw_prior))(rng_keys)
@@ -131,6 +131,6 @@ def positions_of(asker: str, density: Density, draws: Any) -> np.ndarray:
     return positions
 
 
-@jax.jit
+@compiled_per_model
 def _unconstrain(density: Density, values: dict[str, jax.Array]) -> jax.Array:
     return jax.vmap(jax.vmap(density.position_of))(values)

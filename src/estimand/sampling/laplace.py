@@ -14,6 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from estimand.density import Density, PathPoint
+from estimand.runtime import compiled_per_model
 
 MAX_STEPS = 40
 # Newton's decrement below which a mode counts as found: a fraction of a standard deviation.
@@ -90,7 +91,7 @@ def _curvature_at(density: Density, position: np.ndarray) -> _Curvature:
     return _Curvature(*(np.asarray(x, float) for x in found))
 
 
-@jax.jit
+@compiled_per_model(optimisation=0)
 def _curvature(density: Density, position: jax.Array) -> tuple:
     one = jnp.ones((), position.dtype)
 

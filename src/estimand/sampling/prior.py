@@ -9,6 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from estimand.density import Density
+from estimand.runtime import compiled_per_model
 from estimand.sampling.chunks import in_chunks
 
 # Counter-based like JAX's own generator, and a third of its size when compiled.
@@ -38,7 +39,7 @@ def prior_positions(density: Density, seed: tuple[int, ...], count: int) -> np.n
     return np.asarray(positions, float)
 
 
-@jax.jit
+@compiled_per_model(optimisation=0)
 def _positions(density: Density, words: jax.Array) -> jax.Array:
     keys = jax.random.wrap_key_data(words, impl=_generator()[0])
     return jax.vmap(lambda key: density.model.draw(key, density.arrays))(keys)

@@ -9,7 +9,6 @@ which move in pieces.
 
 from __future__ import annotations
 
-import functools
 import math
 from typing import Any, NamedTuple, cast
 
@@ -20,6 +19,7 @@ from jax import lax
 
 from estimand.density import Density, PathPoint, Terms
 from estimand.kernels import DrivenKernel, Given, State, Tuning
+from estimand.runtime import compiled_per_model
 from estimand.sampling.prior import prior_positions
 from estimand.sampling.products import sums_of_products
 from estimand.sampling.resampling import systematic
@@ -116,7 +116,7 @@ class _Islands(NamedTuple):
 # --- the compiled moves ---
 
 
-@functools.partial(jax.jit, static_argnums=0)
+@compiled_per_model(static_argnums=0, optimisation=1)
 def _chains(
     kernel: DrivenKernel,
     density: Density,

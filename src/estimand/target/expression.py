@@ -9,7 +9,8 @@ from __future__ import annotations
 import dataclasses
 import functools
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
 from typing import Any
 
 import jax
@@ -188,16 +189,41 @@ class Plan:
     def num_margins(self) -> int:
         return max((place.stop for place in self.sources.values()), default=0)
 
+    @property
+    def decisions(self) -> tuple:
+        """All that the evaluation of the plan depends on, for two plans of one jaxpr."""
+        signs = [
+            (step.outputs, bool(low >= 0), bool(high <= 0))
+            for step in self.sources
+            for low, high in [self.bounds[step.outputs[0]].hull()]
+        ]
+        listed = [
+            sorted(step.outputs for step in steps)
+            for steps in (self.guards, self.lifted, self.softened, self.live)
+        ]
+        return self.is_scaled, self.is_revised, self.is_soft, self.varies, signs, listed
 
-def analyse(closed: core.ClosedJaxpr, num_varying: int) -> Plan:
-    """The plan of a jaxpr whose last result is the output and whose first inputs vary."""
+    def bounds_with(self, known: Mapping[int, Any]) -> Interval:
+        """The bounds of the output for known values of inputs, by their place."""
+        values = {self.inputs[k]: value for k, value in known.items()}
+        return _bounds(self.avals, {**self.constants, **values}, self.steps)[self.output]
+
+
+def analyse(
+    closed: core.ClosedJaxpr, num_varying: int, known: Mapping[int, Any] = MappingProxyType({})
+) -> Plan:
+    """The plan of a jaxpr whose last result is the output and whose first inputs vary.
+
+    `known` are the values of other inputs, by their place: the plan is for these values alone.
+    """
     flat = _Flat(closed)
     *auxiliary, output = flat.outputs
     steps = _ancestors(flat.steps, output)
-    bounds = _bounds(flat, steps)
-    is_scaled, is_revised = _scaled(flat, steps, bounds)
+    constants = {**flat.constants, **{flat.inputs[k]: value for k, value in known.items()}}
+    bounds = _bounds(flat.avals, constants, steps)
+    is_scaled, is_revised = _scaled(flat, steps, bounds, constants)
     guards = {
-        *_error_function_guards(steps, flat.constants),
+        *_error_function_guards(steps, constants),
         *_repeated_choices(steps, flat),
         *_support_guards(steps, bounds),
     }
@@ -240,17 +266,19 @@ def _live(flat: _Flat, active: set[Step]) -> list[Step]:
     return found[::-1]
 
 
-def _bounds(flat: _Flat, steps: list[Step]) -> dict[int, Interval]:
-    bounds = {index: intervals.of_dtype(aval.dtype) for index, aval in enumerate(flat.avals)}
-    bounds.update((i, intervals.of_constant(value)) for i, value in flat.constants.items())
+def _bounds(
+    every_aval: list[Any], constants: dict[int, Any], steps: list[Step]
+) -> dict[int, Interval]:
+    bounds = {index: intervals.of_dtype(aval.dtype) for index, aval in enumerate(every_aval)}
+    bounds.update((i, intervals.of_constant(value)) for i, value in constants.items())
     for step in steps:
-        operands, avals = [bounds[i] for i in step.inputs], [flat.avals[i] for i in step.inputs]
+        operands, avals = [bounds[i] for i in step.inputs], [every_aval[i] for i in step.inputs]
         is_same = len(step.inputs) == 2 and step.inputs[0] == step.inputs[1]
         for k, out in enumerate(step.outputs):
             if step.shadows:
                 bounds[out] = bounds[step.shadows[k]]
             else:
-                aval = flat.avals[out]
+                aval = every_aval[out]
                 bounds[out] = intervals.of_equation(
                     step.name, step.params, operands, avals, aval, is_same
                 )
@@ -284,12 +312,12 @@ def has_number_rule(step: Step) -> bool:
 
 
 def _scaled(
-    flat: _Flat, steps: list[Step], bounds: dict[int, Interval]
+    flat: _Flat, steps: list[Step], bounds: dict[int, Interval], constants: dict[int, Any]
 ) -> tuple[set[int], set[int]]:
     """Variables that have a scaled form, and those whose plain value is made from one."""
     is_scaled: set[int] = set()
     is_revised: set[int] = set()
-    degrees = dict.fromkeys(flat.constants, 0.0)
+    degrees = dict.fromkeys(constants, 0.0)
     for step in steps:
         operands = [degrees.get(i, 1.0) for i in step.inputs]
         degree = _degree(step, operands, flat, bounds)

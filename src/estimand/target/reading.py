@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 import jax
@@ -97,7 +97,11 @@ def read(function: Callable[..., tuple[Any, jax.Array]], *args: Any) -> Reading:
         )
     num_varying = len(jax.tree.leaves(args[0])) if args else 0
     return Reading(
-        jaxpr, jax.tree.structure(args), jax.tree.structure(shapes[0]), analyse(jaxpr, num_varying)
+        jaxpr,
+        jax.tree.structure(args),
+        jax.tree.structure(shapes[0]),
+        num_varying,
+        analyse(jaxpr, num_varying),
     )
 
 
@@ -108,6 +112,7 @@ class Reading:
     jaxpr: core.ClosedJaxpr
     inputs: Any
     auxiliary: Any
+    num_varying: int
     _plan: Plan = dataclasses.field(repr=False)
 
     @property
@@ -128,9 +133,26 @@ class Reading:
     @functools.cached_property
     def known_signs(self) -> np.ndarray:
         """For each output 1 if it is never negative, −1 if never positive, 0 if unknown."""
-        output = self._plan.output
-        signs = self._plan.bounds[output].sign
-        return np.broadcast_to(signs, self._plan.avals[output].shape).copy()
+        return self.signs_with({})
+
+    def signs_with(self, known: Mapping[int, Any]) -> np.ndarray:
+        """As `known_signs`, for known values of some of the inputs.
+
+        Args:
+            known: arrays by their place among the leaves of the arguments.
+        """
+        signs = self._plan.bounds_with(known).sign
+        return np.broadcast_to(signs, self._plan.avals[self._plan.output].shape).copy()
+
+    def with_known(self, known: Mapping[int, Any]) -> Reading:
+        """The reading that the expression would have with these inputs written in as numbers.
+
+        It is the same one, for all their values, unless what is evaluated depends on them, as
+        where max(f, c) has no plateau because c is below all of f.
+        """
+        plan = analyse(self.jaxpr, self.num_varying, known)
+        is_same = plan.decisions == self._plan.decisions
+        return self if is_same else dataclasses.replace(self, _plan=plan)
 
     def evaluate(self, *args: Any) -> tuple[Any, jax.Array]:
         """What the function gives, as if it was called."""

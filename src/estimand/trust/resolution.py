@@ -14,6 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from estimand.density import Density
+from estimand.runtime import compiled_per_model
 from estimand.sampling import in_chunks
 from estimand.trust.evidence import Evidence
 from estimand.trust.outputs import PART_NAMES, OutputEstimate
@@ -65,7 +66,7 @@ def _is_coarse(density: Density, positions: np.ndarray) -> np.ndarray:
     return np.asarray(~(np.abs(own / STEP - 1) <= 0.5).all(axis=1))
 
 
-@jax.jit
+@compiled_per_model
 def _seen_steps(density: Density, positions: jax.Array) -> jax.Array:
     """How far coordinates move that become values, and coordinates again, after a step."""
 

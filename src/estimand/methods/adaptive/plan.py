@@ -19,7 +19,7 @@ from estimand.estimators import SMC
 from estimand.methods.adaptive.draws import Draws, Evaluated, Part
 from estimand.methods.adaptive.proposal import Exploration, Proposal
 from estimand.methods.protocol import Cost
-from estimand.runtime import Progress, Runtime, Task
+from estimand.runtime import Progress, Runtime, Task, compiled_per_model
 from estimand.sampling import Mixture, Warped, entropy_of, in_chunks, named_key, named_seed
 from estimand.trust import thresholds
 
@@ -156,7 +156,7 @@ def evaluate(density: Density, positions: np.ndarray) -> list[np.ndarray]:
     return [np.asarray(column, float) for column in columns]
 
 
-@jax.jit
+@compiled_per_model
 def _evaluate(density: Density, positions: jax.Array) -> tuple:
     def one(position: jax.Array) -> tuple:
         terms, outputs = density.evaluate(position)

@@ -8,7 +8,7 @@ import inspect
 import math
 import textwrap
 import tokenize
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from typing import TYPE_CHECKING, Any
 
 import jax
@@ -38,6 +38,7 @@ from estimand.model.numpyro.transforms import (
     without_mask,
 )
 from estimand.model.protocol import Assessment, Data, Evaluation, Identity, Redraw
+from estimand.runtime import NUM_KEPT_MODELS
 
 if TYPE_CHECKING:
     from estimand.model.numpyro.program import Arguments, Expectation, ExpectationProgram
@@ -48,9 +49,14 @@ NUM_MASK_DRAWS = 4
 
 @dataclasses.dataclass(frozen=True)
 class NumpyroModel:
-    """A program, the shape of its data and the places of its sites: all that is compiled in."""
+    """A program, the shape of its data and the places of its sites: all that is compiled in.
 
-    program: ExpectationProgram
+    Programs with equal traces are equal.
+    """
+
+    program: ExpectationProgram = dataclasses.field(compare=False)
+    trace: Hashable
+    """What the program is compared by; see `shared_key`."""
     shape_of_data: Arguments
     path: tuple[Any, ...]
     output: Output | None
@@ -60,15 +66,16 @@ class NumpyroModel:
     coordinates: Coordinates = PLAIN
 
     @classmethod
-    def of(cls, expectation: Expectation) -> NumpyroModel:
+    def of(cls, expectation: Expectation, trace: Hashable) -> NumpyroModel:
         """The model of a bound program."""
         return cls(
             program=expectation.program,
+            trace=trace,
             shape_of_data=expectation.data,
             path=expectation.path,
             output=expectation.output,
             places=_places(expectation),
-            freed=_freed(expectation),
+            freed=_freed(expectation, trace),
         )
 
     @property
@@ -92,12 +99,7 @@ class NumpyroModel:
         return dataclasses.replace(self, coordinates=wanted)
 
     def identity(self, data: Data) -> Identity:
-        functions = (self.program.model, self.program.target)
-        return Identity(
-            program=(functions, self.path),
-            data=self.arguments(data),
-            source=_source_of(self.program),
-        )
+        return identity_of(self.program, self.shape_of_data, self.path, data)
 
     def arguments(self, data: Data) -> tuple[tuple, dict]:
         """The NumPyro model's ``(args, kwargs)``."""
@@ -159,7 +161,7 @@ class NumpyroModel:
     # --- the program under NumPyro's handlers ---
 
     def _run(self, data: Data) -> Any:
-        value = self.program.run(*self.arguments(data))
+        value = self.program.run(self.shape_of_data, data)
         for key in self.path:
             value = value[key]
         return value
@@ -257,6 +259,17 @@ def _masked(site: dict, log_prob: jax.Array, is_freed: tuple[bool, ...]) -> jax.
 # --- the source, for records ---
 
 
+def identity_of(
+    program: ExpectationProgram, data: Arguments, path: tuple[Any, ...], arrays: Data
+) -> Identity:
+    """The identity of a bound program, with the constants that it held when it was bound."""
+    return Identity(
+        program=(program.functions(data), path),
+        data=data.arguments(arrays),
+        source=_source_of(program),
+    )
+
+
 def _source_of(program: ExpectationProgram) -> str:
     pieces = [source_text(program.model)]
     if program.target is not None and (text := source_text(program.target)) not in pieces:
@@ -321,7 +334,7 @@ def _bijection(program: str, latent: Latent, support: Any) -> Any:
 # --- masked latents ---
 
 
-def _freed(expectation: Expectation) -> tuple[tuple[str, tuple[bool, ...]], ...]:
+def _freed(expectation: Expectation, trace: Hashable) -> tuple[tuple[str, tuple[bool, ...]], ...]:
     """For every masked latent site the elements on which NumPyro's own density depends."""
     masked: list[str] = []
 
@@ -335,43 +348,48 @@ def _freed(expectation: Expectation) -> tuple[tuple[str, tuple[bool, ...]], ...]
     if not any(latent.is_altered for latent in expectation.latents):
         return ()
     jax.eval_shape(draw, jax.random.key(0))
-    return tuple((name, _freed_elements(expectation, name)) for name in masked)
+    return tuple((name, _freed_elements(expectation, trace, name)) for name in masked)
 
 
-def _freed_elements(expectation: Expectation, name: str) -> tuple[bool, ...]:
+def _freed_elements(expectation: Expectation, trace: Hashable, name: str) -> tuple[bool, ...]:
     keys = jax.random.split(jax.random.key(0), (NUM_MASK_DRAWS, 2))
     data = expectation.data
-    found = [
-        _changes(expectation.program, data, name, data.arrays, pair, (-1) ** k)
-        for k, pair in enumerate(keys)
-    ]
+    changes = _compiled_changes(_Text(expectation.program, trace, data), name)
+    found = [changes(data.arrays, pair, (-1) ** k) for k, pair in enumerate(keys)]
     return tuple(np.any(found, axis=0).tolist())
 
 
-@functools.partial(jax.jit, static_argnums=(0, 1, 2))
-def _changes(
-    program: ExpectationProgram,
-    shape_of_data: Arguments,
-    name: str,
-    arrays: tuple,
-    keys: jax.Array,
-    step: int,
-) -> jax.Array:
+@dataclasses.dataclass(frozen=True)
+class _Text:
+    """A program and the shape of its data, compared by its trace."""
+
+    program: ExpectationProgram = dataclasses.field(compare=False)
+    trace: Hashable
+    shape_of_data: Arguments
+
+    def run(self, arrays: tuple) -> Any:
+        return self.program.run(self.shape_of_data, arrays)
+
+
+@functools.lru_cache(maxsize=NUM_KEPT_MODELS)
+def _compiled_changes(text: _Text, name: str) -> Callable:
+    return jax.jit(functools.partial(_changes, text, name))
+
+
+def _changes(text: _Text, name: str, arrays: tuple, keys: jax.Array, step: int) -> jax.Array:
     """For every element of a site whether NumPyro's own density changes with it, at a prior draw.
 
     It is exchanged for that of another draw, or for the integer a step away.
     """
 
     def draw(rng_key: jax.Array) -> dict[str, dict]:
-        args, kwargs = shape_of_data.arguments(arrays)
         with TRACING, handlers.trace() as sites, drawing_from_prior(rng_key):
-            program.run(args, kwargs)
+            text.run(arrays)
         return sites
 
     def log_density(values: dict[str, jax.Array]) -> jax.Array:
-        args, kwargs = shape_of_data.arguments(arrays)
         with TRACING, handlers.trace() as sites, handlers.substitute(data=values):
-            program.run(args, kwargs)
+            text.run(arrays)
         total = jnp.zeros(())
         for site in sites.values():
             if site["type"] == "sample":

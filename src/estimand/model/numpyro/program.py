@@ -11,7 +11,7 @@ import dataclasses
 import functools
 import inspect
 from collections.abc import Callable, Hashable, Iterator
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -21,36 +21,41 @@ from jax.extend.core import ClosedJaxpr, Literal, jaxprs_in_params
 from numpyro import handlers
 
 from estimand.model.layout import Output, ProgramError, as_numbers, log_positive_part
-from estimand.model.numpyro.model import NumpyroModel
+from estimand.model.numpyro.constants import Held, as_argument
+from estimand.model.numpyro.model import NumpyroModel, identity_of
+from estimand.model.numpyro.sharing import is_same_with_arguments, shared_key
 from estimand.model.numpyro.sites import (
     TRACING,
     Latent,
     Watch,
     check_sites,
     drawing_from_prior,
-    observed_log_prob,
+    site_contents,
 )
-from estimand.model.protocol import Bound, described
+from estimand.model.protocol import Bound, Identity, described
 
 
 class Arguments:
-    """The arguments of one call, split into arrays that go into compiled code as arguments and
-    everything else, which is compiled in.
+    """The arguments of one call and the constants that the program's functions hold, split into
+    arrays that go into compiled code as arguments and everything else, which is compiled in.
 
     Equality and hash see the second kind only, so that fresh data of equal shape reuse the
-    compiled code.
+    compiled code. The constants are the last leaves.
     """
 
-    def __init__(self, leaves: list[Any], treedef: Any, is_array: tuple[bool, ...]):
+    def __init__(self, leaves: list[Any], treedef: Any, is_array: tuple[bool, ...], held: Held):
+        num_data = len(leaves) - len(held.constants)
+        self.held = held
         self.arrays = tuple(
-            _canonical_array(leaf) for leaf, flag in zip(leaves, is_array, strict=True) if flag
+            _canonical_array(leaf) if place < num_data else as_argument(leaf)
+            for place, (leaf, flag) in enumerate(zip(leaves, is_array, strict=True))
+            if flag
         )
-        self.is_array = is_array
-        self.treedef = treedef
-        self._constants = tuple(
-            leaf for leaf, flag in zip(leaves, is_array, strict=True) if not flag
-        )
-        self._key = (treedef, is_array, tuple(map(_constant_key, self._constants)))
+        self.leaves, self.treedef, self.is_array = tuple(leaves), treedef, is_array
+        self.num_data = num_data
+        self.num_lifted = sum(is_array[num_data:])
+        static = (leaf for leaf, flag in zip(leaves, is_array, strict=True) if not flag)
+        self._key = (treedef, is_array, num_data, tuple(map(_constant_key, static)))
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Arguments) and self._key == other._key
@@ -60,9 +65,21 @@ class Arguments:
 
     def arguments(self, arrays: tuple[jax.Array, ...]) -> tuple[tuple, dict]:
         """The model's ``(args, kwargs)`` with `arrays` in the places of the data."""
-        dynamic, static = iter(arrays), iter(self._constants)
-        leaves = [next(dynamic) if flag else next(static) for flag in self.is_array]
-        return jax.tree.unflatten(self.treedef, leaves)
+        return jax.tree.unflatten(self.treedef, self._filled(arrays)[: self.num_data])
+
+    def functions(self, arrays: tuple[jax.Array, ...]) -> tuple[Callable, Callable | None]:
+        """Model and target with `arrays` in the places of the constants that they hold."""
+        return self.held.functions(self._filled(arrays)[self.num_data :])
+
+    @property
+    def written_functions(self) -> tuple[Callable, Callable | None]:
+        """Model and target with the constants that they held."""
+        return self.held.functions(self.leaves[self.num_data :])
+
+    def _filled(self, arrays: tuple[jax.Array, ...]) -> list[Any]:
+        dynamic = iter(arrays)
+        pairs = zip(self.leaves, self.is_array, strict=True)
+        return [next(dynamic) if flag else leaf for leaf, flag in pairs]
 
 
 def _canonical_array(leaf: Any) -> jax.Array:
@@ -101,18 +118,28 @@ class ExpectationProgram:
     def __repr__(self) -> str:
         return f"<expectation program {self.name!r}; call it with data>"
 
-    def run(self, args: tuple, kwargs: dict) -> Any:
+    def run(self, data: Arguments, arrays: tuple[jax.Array, ...]) -> Any:
         """Runs the model under the caller's handlers and gives the quantity of interest."""
-        if self.target is None:
-            return self.model(*args, **kwargs)
+        args, kwargs = data.arguments(arrays)
+        model, target = self.functions(data, arrays)
+        if target is None:
+            return model(*args, **kwargs)
         with handlers.trace() as sites:
-            returned = self.model(*args, **kwargs)
+            returned = model(*args, **kwargs)
         values = {
             name: site["value"]
             for name, site in sites.items()
             if site["type"] in ("sample", "deterministic")
         }
-        return self.target({**values, "return": returned})
+        return target({**values, "return": returned})
+
+    def functions(
+        self, data: Arguments, arrays: tuple[jax.Array, ...] | None = None
+    ) -> tuple[Callable, Callable | None]:
+        """Model and target, with `arrays` or their own numbers in the places of constants."""
+        if not data.num_lifted:
+            return self.model, self.target
+        return data.written_functions if arrays is None else data.functions(arrays)
 
 
 def expectation(model: Callable) -> ExpectationProgram:
@@ -167,15 +194,32 @@ class Expectation(Bound):
     output: Output | None
     path: tuple[Any, ...] = ()
 
-    @functools.cached_property
+    @property
     def model(self) -> NumpyroModel:  # type: ignore[override]
-        """The program as the estimators see it."""
-        return NumpyroModel.of(self)
+        """The program as the estimators see it.
+
+        It is made anew if the program has changed since, by a global or an attribute that it
+        reads: what is compiled for the one must not be taken for the other.
+        """
+        found = _inspect(self.program, self.data, self.data.arrays, self.output is not None)
+        trace = shared_key(found.jaxpr, self.program, f"{self.program.name} {found.latents}")
+        known: NumpyroModel | None = self.__dict__.get("_model")
+        if known is None or known.trace != trace:
+            known = NumpyroModel.of(self, trace)
+            self.__dict__["_model"] = known
+        return known
 
     @property
     def arrays(self) -> tuple[jax.Array, ...]:  # type: ignore[override]
         """The data, as they go into compiled code."""
         return self.data.arrays
+
+    def identity(self) -> Identity:
+        return identity_of(self.program, self.data, self.path, self.arrays)
+
+    @property
+    def num_constants(self) -> int:  # type: ignore[override]
+        return self.data.num_lifted
 
     @property
     def name(self) -> str:  # type: ignore[override]
@@ -183,8 +227,7 @@ class Expectation(Bound):
 
     def run(self, arrays: tuple[jax.Array, ...] | None = None) -> Any:
         """The quantity of interest, run under the caller's handlers."""
-        args, kwargs = self.data.arguments(self.data.arrays if arrays is None else arrays)
-        value = self.program.run(args, kwargs)
+        value = self.program.run(self.data, self.data.arrays if arrays is None else arrays)
         for key in self.path:
             value = value[key]
         return value
@@ -278,31 +321,32 @@ def bind(
             f"the data of program {program.name!r} are traced by JAX: bind and estimate outside "
             "of jit, vmap and grad."
         )
-    nothing = Arguments(leaves, treedef, tuple(False for _ in leaves))
+    held = Held((program.model, program.target))
+    asked = _Question(program, [*leaves, *held.constants], treedef, held, needs_output)
     try:
-        latents, output, constants = _inspect(program, nothing, (), needs_output)
+        found = asked.inspect()
     except _CONCRETE as error:
         raise ProgramError(
             f"program {program.name!r} needs the value of a latent site as a Python number, and "
             "JAX traces it without one. Use jnp.where or jax.lax.cond instead of if, and functions "
             "of jax.numpy instead of numpy and math."
         ) from error
+    latents, output = found.structure
     _check_missing_data(program, args, kwargs, latents)
-    again = _inspect(program, nothing, (), needs_output)
-    if again[:2] != (latents, output):
+    again = asked.inspect()
+    if again.structure != found.structure:
         raise ProgramError(
             f"program {program.name!r} has a different structure on every call: first "
-            f"{_structure(latents, output)}, then {_structure(*again[:2])}. Sites and return value "
-            "must be the same in every run; remove the state that the program keeps."
+            f"{_structure(latents, output)}, then {_structure(*again.structure)}. Sites and return "
+            "value must be the same in every run; remove the state that the program keeps."
         )
-    if not _are_equal(again[2], constants):
+    if not _are_equal(_constants(program.name, again.jaxpr), _constants(program.name, found.jaxpr)):
         raise ProgramError(
             f"program {program.name!r} computes with different numbers on every call: it keeps "
             "state, or draws random numbers that are not sites. Draw with numpyro.sample, and "
             "remove the state."
         )
-    data = _traceable_data(program, leaves, treedef, (latents, output), needs_output) or nothing
-    return Expectation(program, data, latents, output)
+    return Expectation(program, asked.arguments(asked.traceable(found)), latents, output)
 
 
 # What JAX raises where Python needs the value of something traced.
@@ -313,26 +357,83 @@ _CONCRETE = (
 )
 
 
-def _traceable_data(
-    program: ExpectationProgram, leaves: list, treedef: Any, structure: tuple, needs_output: bool
-) -> Arguments | None:
-    """Data with as many leaves as possible passed as arrays: with floats, else arrays alone.
+class _Inspection(NamedTuple):
+    """What an abstract trace, which computes nothing, shows of a program."""
 
-    What cannot be traced (Python control flow over data) is compiled in, and so are Python's own
-    integers: they are sizes and options more often than data, and know no overflow.
-    """
-    numbers = tuple(isinstance(leaf, float) or _is_array(leaf) for leaf in leaves)
-    arrays = tuple(_is_array(leaf) for leaf in leaves)
-    for flags in dict.fromkeys([numbers, arrays]):
-        if not any(flags):
-            continue
+    latents: tuple[Latent, ...]
+    output: Output | None
+    jaxpr: ClosedJaxpr
+
+    @property
+    def structure(self) -> tuple[tuple[Latent, ...], Output | None]:
+        return self.latents, self.output
+
+
+class _Question(NamedTuple):
+    """A call of a program, of which it is not known yet what can be passed as arrays."""
+
+    program: ExpectationProgram
+    leaves: list[Any]
+    treedef: Any
+    held: Held
+    needs_output: bool
+
+    @property
+    def num_constants(self) -> int:
+        return len(self.held.constants)
+
+    def arguments(self, is_array: tuple[bool, ...] | None = None) -> Arguments:
+        flags = is_array or (False,) * len(self.leaves)
+        return Arguments(self.leaves, self.treedef, flags, self.held)
+
+    def inspect(self, is_array: tuple[bool, ...] | None = None) -> _Inspection:
+        data = self.arguments(is_array)
+        return _inspect(self.program, data, data.arrays, self.needs_output)
+
+    def traceable(self, found: _Inspection) -> tuple[bool, ...]:
+        """As many leaves as possible as arrays: data with floats, else arrays alone; constants.
+
+        What cannot be traced (Python control flow over data) is compiled in, and so are Python's
+        own integers: they are sizes and options more often than data, and know no overflow.
+        """
+        data = self.leaves[: len(self.leaves) - self.num_constants]
+        numbers = tuple(isinstance(leaf, float) or _is_array(leaf) for leaf in data)
+        arrays = tuple(_is_array(leaf) for leaf in data)
+        written = (False,) * self.num_constants
+        for flags in dict.fromkeys([numbers, arrays]):
+            if any(flags) and (traced := self._traced((*flags, *written), found)):
+                return (*flags, *self._liftable(flags, traced))
+        nothing = (False,) * len(data)
+        return (*nothing, *self._liftable(nothing, found))
+
+    def _traced(self, flags: tuple[bool, ...], found: _Inspection) -> _Inspection | None:
+        """The program with arrays in these places, if it has the same structure."""
         try:
-            data = Arguments(leaves, treedef, flags)
-            if _inspect(program, data, data.arrays, needs_output)[:2] == structure:
-                return data
+            traced = self.inspect(flags)
         except Exception:  # noqa: BLE001 - whatever the model does with a tracer, we compile in
-            continue
-    return None
+            return None
+        return traced if traced.structure == found.structure else None
+
+    def _liftable(self, data: tuple[bool, ...], found: _Inspection) -> tuple[bool, ...]:
+        """The constants that can be arguments: all, or those that can be on their own."""
+        count = self.num_constants
+        everything, nothing = (True,) * count, (False,) * count
+        if not count or self._is_same(data, everything, found):
+            return everything
+        alone = tuple(
+            self._is_same(data, tuple(k == place for k in range(count)), found)
+            for place in range(count)
+        )
+        return alone if any(alone) and self._is_same(data, alone, found) else nothing
+
+    def _is_same(
+        self, data: tuple[bool, ...], lifted: tuple[bool, ...], found: _Inspection
+    ) -> bool:
+        traced = self._traced((*data, *lifted), found)
+        if traced is None:
+            return False
+        arrays = self.arguments((*data, *lifted)).arrays
+        return is_same_with_arguments(found.jaxpr, traced.jaxpr, arrays[sum(data) :])
 
 
 def _is_array(leaf: Any) -> bool:
@@ -349,26 +450,24 @@ def _plain_column(leaf: Any) -> Any:
 
 def _inspect(
     program: ExpectationProgram, data: Arguments, arrays: tuple, needs_output: bool
-) -> tuple[tuple[Latent, ...], Output | None, list[Any]]:
-    """Sites, output and constants of the program, from an abstract trace that computes nothing."""
+) -> _Inspection:
+    """Sites and output of the program, from an abstract trace that computes nothing.
+
+    The trace has everything in it that an estimator may ask of the program.
+    """
     found: list[tuple[tuple[Latent, ...], Output | None]] = []
 
     def run(rng_key: jax.Array, arrays: tuple) -> list[Any]:
-        args, kwargs = data.arguments(arrays)
         with TRACING, handlers.trace() as sites, drawing_from_prior(rng_key), Watch(program.name):
-            value = program.run(args, kwargs)
+            value = program.run(data, arrays)
         latents = check_sites(program.name, sites)
         output = _describe_output(value, program.name) if needs_output else None
         found.append((latents, output))
-        observed = [
-            observed_log_prob(site)
-            for site in sites.values()
-            if site["type"] == "sample" and site["is_observed"]
-        ]
-        return [as_numbers(value), observed] if needs_output else observed
+        contents = site_contents(sites)
+        return [as_numbers(value), contents] if needs_output else contents
 
     jaxpr = jax.make_jaxpr(run)(jax.random.key(0), arrays)
-    return *found[0], _constants(program.name, jaxpr)
+    return _Inspection(*found[0], jaxpr)
 
 
 def _constants(program: str, jaxpr: Any) -> list[Any]:

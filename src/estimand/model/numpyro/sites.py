@@ -33,6 +33,8 @@ class Latent:
     is_proper: bool
     is_altered: bool
     """Under `handlers.scale` or a mask: its density is not that of its prior draws."""
+    kinds: tuple[str, ...]
+    """Classes of its distribution and of those that it wraps, on which its coordinates depend."""
 
 
 class Watch(Messenger):
@@ -150,6 +152,29 @@ def observed_log_prob(site: dict) -> jax.Array:
         return site["fn"].log_prob(jnp.asarray(site["value"]))
 
 
+def site_contents(sites: dict[str, dict]) -> list[Any]:
+    """All numbers of a trace's sites: values, coordinates, densities, parameters and scales."""
+    contents: list[Any] = []
+    for site in sites.values():
+        if site["type"] != "sample" or isinstance(site["fn"], dist.Unit):
+            continue
+        parameters = [leaf for leaf in jax.tree.leaves(site["fn"]) if _is_numeric(leaf)]
+        contents.append([parameters, 1.0 if site["scale"] is None else site["scale"]])
+        if site["is_observed"]:
+            contents.append(observed_log_prob(site))
+            continue
+        contents.append([site["value"], site["fn"].log_prob(site["value"])])
+        if not site["fn"].support.is_discrete:
+            # A support without a bijection is refused where coordinates are needed.
+            with contextlib.suppress(NotImplementedError):
+                contents.append(biject_to(site["fn"].support).inv(site["value"]))
+    return contents
+
+
+def _is_numeric(leaf: Any) -> bool:
+    return isinstance(leaf, bool | int | float | np.ndarray | np.generic | jax.Array)
+
+
 def _describe_latent(where: str, site: dict) -> Latent:
     fn = site["fn"]
     if isinstance(fn, dist.Delta):
@@ -163,7 +188,14 @@ def _describe_latent(where: str, site: dict) -> Latent:
         is_discrete=bool(fn.support.is_discrete),
         is_proper=not _is_improper(fn),
         is_altered=site["scale"] is not None or is_wrapped(fn, dist.MaskedDistribution),
+        kinds=_kinds(fn),
     )
+
+
+def _kinds(fn: Any) -> tuple[str, ...]:
+    kinds = [type(fn).__module__, type(fn).__qualname__, type(fn.support).__qualname__]
+    base = getattr(fn, "base_dist", None)
+    return (*kinds, *(() if base is None else _kinds(base)))
 
 
 @contextlib.contextmanager
