@@ -16,7 +16,17 @@ import jax.numpy as jnp
 import numpy as np
 from jax.extend.core import Literal, jaxprs_in_params
 
-from estimand.model import PARTS, PLAIN, Bound, Coordinates, Layout, Model, ProgramError, Redraw
+from estimand.model import (
+    PARTS,
+    PLAIN,
+    Bound,
+    Coordinates,
+    Layout,
+    Model,
+    ProgramError,
+    Redraw,
+    shape_of_key,
+)
 from estimand.runtime import NUM_KEPT_MODELS, compiled_per_model
 from estimand.target import Reading, SignedLog, read
 
@@ -411,32 +421,40 @@ def _reading(
 def _has_varying_scales(model: Model, avals: tuple, _dtype: Any) -> bool:
     """Whether the traced log scales depend on what is drawn."""
 
-    def log_scales(words: jax.Array, arrays: tuple) -> jax.Array:
-        return model.log_scales(jax.random.wrap_key_data(words), arrays)
-
-    words = jax.eval_shape(lambda: jax.random.key_data(jax.random.key(0)))
     structs = tuple(map(_struct, avals))
-    jaxpr = jax.make_jaxpr(log_scales)(words, structs).jaxpr
+    jaxpr = jax.make_jaxpr(model.log_scales)(shape_of_key(), structs).jaxpr
     is_drawn = [True] + [False] * (len(jaxpr.invars) - 1)
     return any(_depends_on(jaxpr, is_drawn))
 
 
 def _depends_on(jaxpr: Any, are_inputs: list[bool]) -> list[bool]:
-    """Which results of a jaxpr depend on some of its inputs, calls looked into."""
+    """Which results of a jaxpr depend on some of its inputs; calls and loops are looked into."""
     depends = {v for v, is_one in zip(jaxpr.invars, are_inputs, strict=True) if is_one}
 
     def is_one(atom: Any) -> bool:
         return not isinstance(atom, Literal) and atom in depends
 
     for equation in jaxpr.eqns:
-        inputs = [is_one(atom) for atom in equation.invars]
-        inner = next(iter(jaxprs_in_params(equation.params)), None)
-        if equation.primitive.name in _CALLS and inner is not None:
-            results = _depends_on(inner, inputs)
-        else:
-            results = [any(inputs)] * len(equation.outvars)
+        results = _results_depend(equation, [is_one(atom) for atom in equation.invars])
         depends.update(v for v, result in zip(equation.outvars, results, strict=True) if result)
     return [is_one(atom) for atom in jaxpr.outvars]
+
+
+def _results_depend(equation: Any, inputs: list[bool]) -> list[bool]:
+    inner = next(iter(jaxprs_in_params(equation.params)), None)
+    name = equation.primitive.name
+    if inner is not None and name in _CALLS:
+        return _depends_on(inner, inputs)
+    if inner is None or name != "scan":
+        return [any(inputs)] * len(equation.outvars)
+    first = equation.params["num_consts"]
+    last = first + equation.params["num_carry"]
+    while True:
+        results = _depends_on(inner, inputs)
+        carried = [a or b for a, b in zip(inputs[first:last], results, strict=False)]
+        if carried == inputs[first:last]:
+            return results
+        inputs = [*inputs[:first], *carried, *inputs[last:]]
 
 
 @compiled_per_model(optimisation=0)

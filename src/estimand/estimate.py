@@ -29,6 +29,7 @@ from estimand.runtime import (
     LocalRuntime,
     Progress,
     bar,
+    cache_on_disk,
     journal,
 )
 from estimand.settings import require_count
@@ -430,7 +431,7 @@ class _Maker:
         started = time.perf_counter()
         expectation, method = self.question
         runtime = LocalRuntime(journal=book, listener=self.listener, interruption=self.interruption)
-        with CompilationClock(between=self.interruption.check) as clock:
+        with cache_on_disk(), CompilationClock(between=self.interruption.check) as clock:
             density = Density.of(expectation)
             method.check(density)
             try:

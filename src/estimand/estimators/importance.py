@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import numpyro.distributions as dist
 
 from estimand.density import Density, is_invalid
-from estimand.model import ProgramError, SiteDistributions, guide_of, propose
+from estimand.model import ProgramError, SiteDistributions, guide_of, propose, shape_of_key
 from estimand.runtime import compiled_per_model
 from estimand.sampling import in_batches
 from estimand.settings import Settings, require_count
@@ -67,7 +67,7 @@ class ImportanceSampling(Settings):
                         f"program {density.name!r}; it must sample every latent site."
                     )
 
-        jax.eval_shape(draw, jax.random.key(0))
+        jax.eval_shape(draw, shape_of_key())
 
     def estimate(self, rng_key: jax.Array, density: Density) -> Evidence:
         self.check(density)

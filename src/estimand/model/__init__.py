@@ -9,6 +9,7 @@ from estimand.model.layout import (
     ProgramError,
     Site,
     as_numbers,
+    shape_of_key,
 )
 from estimand.model.numpyro import (
     Expectation,
@@ -59,5 +60,6 @@ __all__ = [
     "expectation",
     "guide_of",
     "propose",
+    "shape_of_key",
     "source_text",
 ]

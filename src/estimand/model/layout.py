@@ -155,6 +155,11 @@ class Output:
         return jax.tree.unflatten(self.treedef, leaves)
 
 
+def shape_of_key() -> jax.ShapeDtypeStruct:
+    """What a random key looks like, for abstract traces."""
+    return jax.eval_shape(jax.random.key, 0)
+
+
 def as_numbers(value: Any) -> jax.Array:
     """A return value as one flat array of floats; bool and int count as numbers."""
     dtype = jnp.result_type(float)

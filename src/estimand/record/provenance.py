@@ -85,6 +85,10 @@ def as_key(rng_key: int | jax.Array) -> jax.Array:
         if rng_key.dtype == jnp.uint32 and rng_key.ndim == 1:
             return jax.random.wrap_key_data(rng_key)
         raise TypeError(f"rng_key must be an int or a JAX key, and one only; it is {rng_key!r}.")
+    generator = getattr(jax.config, "jax_default_prng_impl")  # noqa: B009 - not in its stubs
+    if 0 <= rng_key < 2**31 and generator == "threefry2x32":
+        # What jax.random.key gives, which would compile a program for it.
+        return jax.random.wrap_key_data(np.array([0, rng_key], np.uint32))  # type: ignore[arg-type]
     return jax.random.key(rng_key)
 
 

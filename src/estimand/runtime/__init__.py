@@ -1,6 +1,7 @@
 """What a run is carried by: tasks, checkpoint, progress, interruption and clock."""
 
 from estimand.runtime import journal
+from estimand.runtime.cache import cache_on_disk
 from estimand.runtime.compilation import CompilationClock
 from estimand.runtime.interruption import Interruption
 from estimand.runtime.journal import CheckpointError, Journal
@@ -21,6 +22,7 @@ __all__ = [
     "Runtime",
     "Task",
     "bar",
+    "cache_on_disk",
     "compiled_per_model",
     "journal",
     "run_task",

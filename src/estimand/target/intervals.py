@@ -48,7 +48,7 @@ TRUTH = Interval.between(0, 1)
 
 def of_constant(value: Any) -> Interval:
     """The interval of a known array."""
-    dtype = jnp.asarray(value).dtype
+    dtype = jnp.result_type(value)
     is_real = any(jnp.issubdtype(dtype, kind) for kind in (jnp.floating, jnp.integer, jnp.bool_))
     if not is_real or isinstance(value, jax.core.Tracer) or not np.size(value):
         return of_dtype(dtype)

@@ -18,7 +18,15 @@ import numpyro.distributions as dist
 from numpyro import handlers
 from numpyro.distributions import biject_to
 
-from estimand.model.layout import PLAIN, Coordinates, Output, ProgramError, Site, as_numbers
+from estimand.model.layout import (
+    PLAIN,
+    Coordinates,
+    Output,
+    ProgramError,
+    Site,
+    as_numbers,
+    shape_of_key,
+)
 from estimand.model.numpyro.sites import (
     TRACING,
     Latent,
@@ -313,7 +321,7 @@ def _places(expectation: Expectation) -> tuple[Site, ...]:
                 event_dim=latent.event_dim,
             )
 
-    jax.eval_shape(draw, jax.random.key(0))
+    jax.eval_shape(draw, shape_of_key())
     places, start = [], 0
     for latent in sorted(expectation.latents, key=lambda latent: latent.is_discrete):
         places.append(dataclasses.replace(found[latent.name], start=start))
@@ -347,7 +355,7 @@ def _freed(expectation: Expectation, trace: Hashable) -> tuple[tuple[str, tuple[
 
     if not any(latent.is_altered for latent in expectation.latents):
         return ()
-    jax.eval_shape(draw, jax.random.key(0))
+    jax.eval_shape(draw, shape_of_key())
     return tuple((name, _freed_elements(expectation, trace, name)) for name in masked)
 
 

@@ -20,7 +20,7 @@ import numpyro
 from jax.extend.core import ClosedJaxpr, Literal, jaxprs_in_params
 from numpyro import handlers
 
-from estimand.model.layout import Output, ProgramError, as_numbers, log_positive_part
+from estimand.model.layout import Output, ProgramError, as_numbers, log_positive_part, shape_of_key
 from estimand.model.numpyro.constants import Held, as_argument
 from estimand.model.numpyro.model import NumpyroModel, identity_of
 from estimand.model.numpyro.sharing import is_same_with_arguments, shared_key
@@ -85,7 +85,9 @@ class Arguments:
 def _canonical_array(leaf: Any) -> jax.Array:
     """A number or array in the precision that JAX works in, never of weak type."""
     array = leaf if isinstance(leaf, jax.Array) else np.asarray(leaf)
-    return jnp.asarray(array, jax.dtypes.canonicalize_dtype(array.dtype))
+    dtype = jax.dtypes.canonicalize_dtype(array.dtype)
+    # NumPy converts where it can: JAX would compile a program for it.
+    return jnp.asarray(array if isinstance(array, jax.Array) else array.astype(dtype), dtype)
 
 
 def _constant_key(leaf: Any) -> Hashable:
@@ -466,7 +468,7 @@ def _inspect(
         contents = site_contents(sites)
         return [as_numbers(value), contents] if needs_output else contents
 
-    jaxpr = jax.make_jaxpr(run)(jax.random.key(0), arrays)
+    jaxpr = jax.make_jaxpr(run)(shape_of_key(), arrays)
     return _Inspection(*found[0], jaxpr)
 
 
