@@ -189,6 +189,10 @@ class Density:
         """
         return dataclasses.replace(self, scales=np.asarray(scales, jnp.result_type(float)))
 
+    def unsoftened(self) -> Density:
+        """The same without the ladder."""
+        return dataclasses.replace(self, scales=None)
+
     def margins(self, positions: np.ndarray) -> jax.Array:
         """By how much every comparison of the return expression holds, at some positions."""
         return _margins(self, positions)

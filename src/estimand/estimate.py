@@ -28,6 +28,7 @@ from estimand.runtime import (
     Listener,
     LocalRuntime,
     Progress,
+    Teller,
     bar,
     cache_on_disk,
     journal,
@@ -430,8 +431,10 @@ class _Maker:
         """The estimate; after Ctrl-C the one that is known by then, if offers are taken."""
         started = time.perf_counter()
         expectation, method = self.question
-        runtime = LocalRuntime(journal=book, listener=self.listener, interruption=self.interruption)
-        with cache_on_disk(), CompilationClock(between=self.interruption.check) as clock:
+        teller = Teller(self.listener)
+        runtime = LocalRuntime(journal=book, listener=teller, interruption=self.interruption)
+        compilations = CompilationClock(self.interruption.check, teller.compiling)
+        with cache_on_disk(), compilations as clock:
             density = Density.of(expectation)
             method.check(density)
             try:

@@ -6,7 +6,7 @@ from estimand.runtime.compilation import CompilationClock
 from estimand.runtime.interruption import Interruption
 from estimand.runtime.journal import CheckpointError, Journal
 from estimand.runtime.kept import NUM_KEPT_MODELS, compiled_per_model
-from estimand.runtime.progress import Listener, Progress, bar
+from estimand.runtime.progress import Listener, Progress, Teller, bar
 from estimand.runtime.runtime import LocalRuntime, OutOfTimeError, Runtime, Task, run_task
 
 __all__ = [
@@ -21,6 +21,7 @@ __all__ = [
     "Progress",
     "Runtime",
     "Task",
+    "Teller",
     "bar",
     "cache_on_disk",
     "compiled_per_model",

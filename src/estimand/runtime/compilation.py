@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import threading
 import time
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from typing import Any
 
 import jax
@@ -26,10 +28,15 @@ class CompilationClock:
 
     Traces nest, so the events' intervals are merged before they are added up. `between` is called
     after every step of tracing, lowering and compiling; what it raises ends the work there.
+    `compiling` gives a context in which code that is not known yet is called for the first time.
     """
 
-    def __init__(self, between: Callable[[], None] | None = None):
-        self.between = between
+    def __init__(
+        self,
+        between: Callable[[], None] | None = None,
+        compiling: Callable[[], AbstractContextManager] = contextlib.nullcontext,
+    ):
+        self.between, self.compiling = between, compiling
 
     def __enter__(self) -> CompilationClock:
         _listen()
@@ -52,6 +59,26 @@ class CompilationClock:
             total += max(0.0, end - max(start, covered_until))
             covered_until = max(covered_until, end)
         return total
+
+
+def compiling() -> AbstractContextManager:
+    """The context in which code is compiled, by the clock that runs in this thread."""
+    clock = getattr(_active, "clock", None)
+    return contextlib.nullcontext() if clock is None else clock.compiling()
+
+
+def with_this_clock(function: Callable[[], Any]) -> Callable[[], Any]:
+    """A function for another thread, whose compilations count for the clock of this one."""
+    clock = getattr(_active, "clock", None)
+
+    def run() -> Any:
+        _active.clock = clock
+        try:
+            return function()
+        finally:
+            _active.clock = None
+
+    return run
 
 
 def compile_seconds() -> float:

@@ -99,6 +99,11 @@ class Journal:
     def num_entries(self) -> int:
         return len(self._entries)
 
+    @property
+    def knows_next(self) -> bool:
+        """Whether what is remembered next is in the file already."""
+        return (*self._outer, self._count) in self._entries
+
     def remember(self, label: str, compute: Callable[[], Any], kinds: tuple[type, ...] = ()) -> Any:
         """What `compute` gives, or gave when the journal's run was here before.
 

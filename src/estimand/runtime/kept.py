@@ -10,14 +10,49 @@ from collections.abc import Callable, Hashable
 from typing import Any
 
 import jax
+import numpy as np
+
+from estimand.runtime.compilation import compiling
 
 # Compiled code of a model takes some 30 MB.
 NUM_KEPT_MODELS = 16
 
 _OPTIMISATION = "xla_backend_optimization_level"
 
-_kept: collections.OrderedDict[Hashable, dict[Callable, Callable]] = collections.OrderedDict()
 _lock = threading.Lock()
+
+
+class _Compiled:
+    """A compiled function of one model, and the arguments that it is known to be compiled for."""
+
+    def __init__(self, function: Callable):
+        self.function = function
+        self._known: set[Hashable] = set()
+        self._first = threading.Lock()
+
+    def __call__(self, *args: Any) -> Any:
+        signature = _signature(args)
+        if signature not in self._known:
+            # Threads that come at the same time wait for the one that compiles.
+            with self._first:
+                if signature not in self._known:
+                    with compiling():
+                        result = self.function(*args)
+                    self._known.add(signature)
+                    return result
+        return self.function(*args)
+
+
+def _signature(args: tuple) -> Hashable:
+    """What code is compiled for: structure, shapes and types of the arguments."""
+    leaves, structure = jax.tree.flatten(args)
+    return structure, tuple(
+        (leaf.shape, leaf.dtype) if isinstance(leaf, np.ndarray | np.generic | jax.Array) else leaf
+        for leaf in leaves
+    )
+
+
+_kept: collections.OrderedDict[Hashable, dict[Callable, _Compiled]] = collections.OrderedDict()
 
 
 def compiled_per_model(
@@ -59,7 +94,7 @@ def _compiled(
     model: Hashable,
     static_argnums: int | tuple[int, ...],
     optimisation: int | None,
-) -> Callable:
+) -> _Compiled:
     with _lock:
         functions = _kept.setdefault(model, {})
         _kept.move_to_end(model)
@@ -67,11 +102,12 @@ def _compiled(
             _kept.popitem(last=False)
         if function not in functions:
             is_default = optimisation is None or jax.default_backend() != "cpu"
-            functions[function] = jax.jit(
+            compiled = jax.jit(
                 _copy(function),
                 static_argnums=static_argnums,
                 compiler_options=None if is_default else {_OPTIMISATION: optimisation},
             )
+            functions[function] = _Compiled(compiled)
         return functions[function]
 
 

@@ -9,12 +9,16 @@ from typing import NamedTuple
 
 
 class Progress(NamedTuple):
-    """What is being done, what of the budget is spent, and the estimate so far."""
+    """What is being done, what of the budget is spent, and the estimate so far.
+
+    `num_programs` says how many programs are compiled in all; 0 if nobody knows.
+    """
 
     stage: str
     spent: int = 0
     budget: int = 0
     estimate: str = ""
+    num_programs: int = 0
 
 
 Listener = Callable[[Progress], None]
@@ -22,6 +26,30 @@ Listener = Callable[[Progress], None]
 
 def ignore(_progress: Progress) -> None:
     """A listener that shows nothing."""
+
+
+class Teller:
+    """A listener that passes progress on, and says when what comes next is compiled first."""
+
+    def __init__(self, listener: Listener):
+        self._listener, self._last, self._number = listener, Progress("starting"), 0
+
+    def __call__(self, progress: Progress) -> None:
+        self._last = progress
+        self._listener(progress)
+
+    @contextlib.contextmanager
+    def compiling(self) -> Iterator[None]:
+        """The context of a compilation."""
+        self._number += 1
+        total = max(self._last.num_programs, self._number)
+        of_total = f" of {total}" if self._last.num_programs else ""
+        stage = f"compiling ({self._number}{of_total}), then {self._last.stage}"
+        self._listener(self._last._replace(stage=stage))
+        try:
+            yield
+        finally:
+            self._listener(self._last)
 
 
 @contextlib.contextmanager

@@ -6,15 +6,29 @@ with or without a checkpoint, under a time limit, with a bar, and stops at Ctrl-
 
 from __future__ import annotations
 
+import functools
 import math
+import os
 import time
 from collections.abc import Callable, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any, NamedTuple, Protocol
 
-from estimand.runtime.compilation import compile_seconds
+from estimand.runtime.compilation import compile_seconds, with_this_clock
 from estimand.runtime.interruption import Interruption
 from estimand.runtime.journal import Journal
 from estimand.runtime.progress import Listener, Progress, ignore
+
+# How often Ctrl-C is looked for while tasks run in threads.
+POLL_SECONDS = 0.2
+# From so many cores on, several tasks run at a time.
+MIN_CORES = 4
+
+
+def default_threads() -> int:
+    """How many tasks run at a time: XLA has threads of its own, for which half the cores stay."""
+    num_cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    return (num_cores or 1) // 2 if (num_cores or 1) >= MIN_CORES else 1
 
 
 class Task(NamedTuple):
@@ -72,12 +86,14 @@ class Runtime(Protocol):
 
 
 class LocalRuntime:
-    """Runs tasks one after the other in this process.
+    """Runs tasks in this process, on machines with many cores several at a time.
 
     Args:
         journal: remembers what tasks gave, for a run that is cut off and goes on.
         listener: is told of the progress.
         interruption: whether Ctrl-C was pressed.
+        num_threads: how many tasks run at a time; by default half as many as there are cores, and
+            one at a time on fewer than four.
     """
 
     def __init__(
@@ -86,24 +102,52 @@ class LocalRuntime:
         journal: Journal | None = None,
         listener: Listener = ignore,
         interruption: Interruption | None = None,
+        num_threads: int | None = None,
     ):
         self._journal, self._listener, self._interruption = journal, listener, interruption
+        self._num_threads = default_threads() if num_threads is None else num_threads
         self._deadline = math.inf
         self._outer: LocalRuntime | None = None
         self._is_aside = False
         self.offered: Callable[[], Any] | None = None
 
     def map(self, tasks: Sequence[Task]) -> list[Any]:
-        return [self._run(task) for task in tasks]
+        is_known = self._journal is not None and self._journal.knows_next
+        if min(self._num_threads, len(tasks)) < 2 or is_known:
+            return [self._remembered(task, task.__call__) for task in tasks]
+        pool = ThreadPoolExecutor(min(self._num_threads, len(tasks)))
+        try:
+            futures = [pool.submit(with_this_clock(task.__call__)) for task in tasks]
+            return [
+                self._remembered(task, functools.partial(self._awaited, future))
+                for task, future in zip(tasks, futures, strict=True)
+            ]
+        finally:
+            pool.shutdown(cancel_futures=True)
 
-    def _run(self, task: Task) -> Any:
-        if self._interruption is not None:
-            self._interruption.check()
+    def _remembered(self, task: Task, compute: Callable[[], Any]) -> Any:
+        self._check()
+        if self._journal is None:
+            return compute()
+        return self._journal.remember(task.label, compute, task.kinds)
+
+    def _awaited(self, future: Future) -> Any:
+        while True:
+            try:
+                return future.result(timeout=POLL_SECONDS)
+            except TimeoutError:
+                if future.done():
+                    raise
+                self._check_interruption()
+
+    def _check(self) -> None:
+        self._check_interruption()
         if math.isfinite(self._deadline) and self._has_offer and self.clock() >= self._deadline:
             raise OutOfTimeError
-        if self._journal is None:
-            return task()
-        return self._journal.remember(task.label, task.__call__, task.kinds)
+
+    def _check_interruption(self) -> None:
+        if self._interruption is not None:
+            self._interruption.check()
 
     @property
     def _has_offer(self) -> bool:
@@ -130,7 +174,10 @@ class LocalRuntime:
 
     def until(self, deadline: float, *, aside: bool = False) -> LocalRuntime:
         inner = LocalRuntime(
-            journal=self._journal, listener=self._listener, interruption=self._interruption
+            journal=self._journal,
+            listener=self._listener,
+            interruption=self._interruption,
+            num_threads=self._num_threads,
         )
         inner._deadline = min(deadline, self._deadline)
         inner._outer, inner._is_aside = self, aside

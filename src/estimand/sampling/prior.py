@@ -35,7 +35,8 @@ def prior_positions(density: Density, seed: tuple[int, ...], count: int) -> np.n
     words = np.random.default_rng(seed).integers(
         2**32, size=(count, _generator()[1]), dtype=np.uint32
     )
-    positions = in_chunks(lambda rows: _positions(density, rows), words)
+    plain = density.unsoftened()
+    positions = in_chunks(lambda rows: _positions(plain, rows), words)
     return np.asarray(positions, float)
 
 

@@ -8,7 +8,7 @@ import numpy as np
 
 from estimand.density import gradient_mode
 from estimand.methods.adaptive.draws import Part
-from estimand.methods.adaptive.plan import Plan, State, draw_all
+from estimand.methods.adaptive.plan import MIN_LAPLACE_DIMENSION, Plan, State, draw_all, report
 from estimand.methods.adaptive.proposal import Exploration, Proposal
 from estimand.runtime import Runtime, run_task
 from estimand.sampling import Mixture, Mode, Warped, find_mode, relative_weights, warp
@@ -18,11 +18,11 @@ from estimand.sampling import mixture as mixtures
 TRIAL = 1024
 # A part that has a smaller share of effective pilot draws is explored with more particles.
 MIN_PILOT_SHARE = 0.02
-MIN_LAPLACE_DIMENSION = 7
 
 
 def fit(plan: Plan, state: State, runtime: Runtime, parts: Iterable[Part]) -> State:
     """The state with a group of components for each of some parts."""
+    report(plan, state, runtime, "fitting")
     for part in parts:
         state, group = _fit_part(plan, state, runtime, part)
         state = state._replace(groups=state.groups | {part: group})

@@ -29,6 +29,7 @@ from estimand.methods.adaptive.plan import (
     Sizes,
     State,
     can_afford,
+    report,
     seconds_since,
 )
 from estimand.methods.adaptive.proposal import Exploration
@@ -181,6 +182,7 @@ class AdaptiveIS(Settings):
         )
         if not density.has_comparisons:
             return plan
+        report(plan, State(), runtime, "drawing from the prior")
         seed = plan.seed("scales")
         scales = run_task(runtime, comparison_scales, density, seed, NUM_SCALE_DRAWS)
         return plan._replace(softened=density.softened(scales))

@@ -19,11 +19,14 @@ from estimand.estimators import SMC
 from estimand.methods.adaptive.draws import Draws, Evaluated, Part
 from estimand.methods.adaptive.proposal import Exploration, Proposal
 from estimand.methods.protocol import Cost
+from estimand.model import PLAIN
 from estimand.runtime import Progress, Runtime, Task, compiled_per_model
 from estimand.sampling import Mixture, Warped, entropy_of, in_chunks, named_key, named_seed
 from estimand.trust import thresholds
 
 PROBE = 4096
+# From this dimension on the curvature at the mode competes with the fit to points.
+MIN_LAPLACE_DIMENSION = 7
 
 
 class Limits(NamedTuple):
@@ -58,6 +61,14 @@ class Plan(NamedTuple):
     def has_ladder(self) -> bool:
         """Whether comparisons in the target can be softened."""
         return self.softened is not self.density
+
+    @property
+    def num_programs(self) -> int:
+        """How many programs are compiled: prior draws, evaluations, moves, and what else it has."""
+        density = self.density
+        has_curvature = density.dimension >= MIN_LAPLACE_DIMENSION
+        is_moved = density.model.coordinates != PLAIN
+        return 3 + density.has_comparisons + has_curvature + is_moved
 
     def seed(self, *name: Any) -> tuple[int, ...]:
         """The seed of the task of this name, for NumPy's generators."""
@@ -131,7 +142,7 @@ def seconds_since(plan: Plan, runtime: Runtime) -> float:
 def report(plan: Plan, state: State, runtime: Runtime, stage: str, estimate: str = "") -> None:
     """Tells whoever waits which stage is under way."""
     budget = int(min(plan.limits.max_evaluations, 2**62))
-    runtime.report(Progress(stage, state.cost.spent, budget, estimate))
+    runtime.report(Progress(stage, state.cost.spent, budget, estimate, plan.num_programs))
 
 
 # --- evaluation of positions, which every stage needs ---
