@@ -2,12 +2,20 @@
 
 from __future__ import annotations
 
+import atexit
 import os
+import shutil
+import tempfile
 from collections.abc import Generator, Iterator
 from typing import Any
 
 # Most of the suite's time is compilation of small problems: optimise them less.
 os.environ["XLA_FLAGS"] = os.environ.get("XLA_FLAGS", "") + " --xla_backend_optimization_level=1"
+
+# All processes of a run share one cache of compiled code, which no other run has seen.
+if "PYTEST_XDIST_WORKER" not in os.environ:
+    os.environ["ESTIMAND_CACHE"] = tempfile.mkdtemp(prefix="estimand-tests-")
+    atexit.register(shutil.rmtree, os.environ["ESTIMAND_CACHE"], ignore_errors=True)
 
 import hypothesis
 import jax

@@ -19,6 +19,7 @@ import estimand as ep
 from estimand.density import SOFTNESS, PathPoint, Terms
 from estimand.record.parts import used_evidence
 from estimand.runtime import LocalRuntime
+from estimand.sampling import comparison_scales
 from estimand.sampling.tempering import from_prior, log_increments, next_temperature
 from problems import PROBLEMS
 from tests.parameters import product
@@ -116,12 +117,16 @@ def test_parts_that_are_known_to_be_zero_are_skipped(
 # Ladders -----------------------------------------------------------------------------------------
 
 
-def test_ladder_leads_from_soft_to_exact(rng_key: jax.Array) -> None:
+def softened(density: ep.Density) -> ep.Density:
+    return density.softened(comparison_scales(density, (1, 2), 1000))
+
+
+def test_ladder_leads_from_soft_to_exact() -> None:
     """log logistic((x − 2)/τ) with τ a fraction of the margin's own spread, and the event last."""
-    soft = tail(2.0).softened(rng_key).part("gamma1_plus")
+    soft = softened(tail(2.0)).part("gamma1_plus")
     assert soft.num_rungs == len(SOFTNESS) + 1
-    assert float(soft.scales[0]) == pytest.approx(1.0, rel=0.1)  # type: ignore[index]
-    widths = np.array(SOFTNESS) * float(soft.scales[0])  # type: ignore[index]
+    assert float(soft.scales[0]) == pytest.approx(1.0, rel=0.1)
+    widths = np.array(SOFTNESS) * float(soft.scales[0])
     for x in (-3.0, 1.9, 2.1, 4.0):
         ladder = np.asarray(soft.terms(jnp.array([x])).log_target)
         np.testing.assert_allclose(ladder[:-1], special.log_expit((x - 2.0) / widths), rtol=1e-9)
@@ -130,13 +135,15 @@ def test_ladder_leads_from_soft_to_exact(rng_key: jax.Array) -> None:
 
 def test_without_comparisons_nothing_is_softened(rng_key: jax.Array) -> None:
     density = normal(lambda x: jnp.exp(x))
-    assert density.softened(rng_key) is density
-    assert density.num_rungs == 1
+    assert not density.has_comparisons
+    plan = ep.AdaptiveIS()._plan(rng_key, density, (), LocalRuntime())
+    assert not plan.has_ladder
+    assert plan.softened.num_rungs == 1
 
 
 def test_path_climbs_the_ladder() -> None:
     """Powers of two neighbouring rungs that add up to one; the likelihood is whole at the first."""
-    density = tail(2.0).softened(jax.random.key(0))
+    density = softened(tail(2.0))
     rungs = density.num_rungs
     ladder = -jnp.exp(jnp.linspace(0.0, 2.0, rungs))
     terms = Terms(jnp.asarray(-1.0), jnp.asarray(-2.0), ladder)
@@ -180,8 +187,7 @@ def test_temperatures_stop_at_rungs() -> None:
 def test_softened_smc_with_a_fixed_schedule_is_unbiased(rng_key: jax.Array) -> None:
     """Any ladder ends at the exact target: how it is softened changes the variance only."""
     log_truths = laws.norm.logsf(3.0), math.log(laws.norm.pdf(2.0) - 2.0 * laws.norm.sf(2.0))
-    scale_key, run_key = jax.random.split(rng_key)
-    density = normal(lambda x: (x > 3.0, jnp.maximum(x - 2.0, 0.0))).softened(scale_key)
+    density = softened(normal(lambda x: (x > 3.0, jnp.maximum(x - 2.0, 0.0))))
     sampler = ep.SMC(
         num_particles=400,
         num_steps=8,
@@ -195,12 +201,12 @@ def test_softened_smc_with_a_fixed_schedule_is_unbiased(rng_key: jax.Array) -> N
         return jax.vmap(lambda key: sampler.estimate(key, part).log_z)(keys)
 
     for output, log_truth in enumerate(log_truths):
-        keys = jax.random.split(jax.random.fold_in(run_key, output), 500)
+        keys = jax.random.split(jax.random.fold_in(rng_key, output), 500)
         assert_unbiased(np.asarray(run(density.part("gamma1_plus", output), keys)), log_truth)
 
 
 def test_adaptive_softened_smc_finds_an_event_that_no_draw_meets(rng_key: jax.Array) -> None:
-    density = tail(4.5).softened(jax.random.key(1)).part("gamma1_plus")
+    density = softened(tail(4.5)).part("gamma1_plus")
     sampler = ep.SMC(num_particles=1000, num_steps=20, num_islands=32)
     evidence = sampler.estimate(rng_key, density)
     islands = np.asarray(evidence.log_weights).reshape(32, -1)[:, 0]

@@ -13,7 +13,7 @@ import numpyro.distributions as dist
 import pytest
 
 import estimand as ep
-from estimand.runtime import Listener, Progress, progress
+from estimand.runtime import Listener, Progress, Teller, progress
 from tests.same import assert_same_outputs
 
 METHOD = ep.AdaptiveIS(max_evaluations=30_000)
@@ -95,3 +95,45 @@ def test_a_bar_without_rich_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> 
         monkeypatch.setitem(sys.modules, name, None)
     with pytest.raises(ImportError, match=r"estimand\[rich\]"):
         ep.estimate_expectation(program(), METHOD, progress_bar=True)
+
+
+def test_compilations_are_counted_and_say_what_comes_next() -> None:
+    heard: list[Progress] = []
+    teller = Teller(heard.append)
+    teller(Progress("exploring γ", 10, 100, "1 ± 1", num_programs=2))
+    with teller.compiling():
+        pass
+    with teller.compiling():
+        pass
+    teller(Progress("by SMC"))
+    with teller.compiling():
+        pass
+    assert [item.stage for item in heard] == [
+        "exploring γ",
+        "compiling (1 of 2), then exploring γ",
+        "exploring γ",
+        "compiling (2 of 2), then exploring γ",
+        "exploring γ",
+        "by SMC",
+        "compiling (3), then by SMC",
+        "by SMC",
+    ]
+    assert heard[1][1:] == (10, 100, "1 ± 1", 2)
+
+
+def test_a_first_estimate_says_what_it_compiles(monkeypatch: pytest.MonkeyPatch) -> None:
+    @ep.expectation
+    def fresh() -> Any:
+        x = numpyro.sample("x", dist.Normal(0.0, 1.25))
+        return (x > 2.0) * 1.5
+
+    heard: list[Progress] = []
+    estimated_with(heard.append, fresh(), METHOD, monkeypatch)
+    compiling = [item.stage for item in heard if item.stage.startswith("compiling")]
+    assert compiling[:2] == [
+        "compiling (1 of 4), then drawing from the prior",
+        "compiling (2 of 4), then drawing from the prior",
+    ]
+    heard.clear()
+    estimated_with(heard.append, fresh(), METHOD, monkeypatch)
+    assert not [item.stage for item in heard if item.stage.startswith("compiling")]

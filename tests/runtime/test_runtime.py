@@ -331,3 +331,65 @@ def test_seconds_of_compilation_without_a_journal_are_those_of_the_clock() -> No
     with CompilationClock() as clock:
         clock.intervals.append((1.0, 3.0))
         assert LocalRuntime().compile_seconds() == 2.0
+
+
+# --- threads ---
+
+
+def slowly(number: int) -> int:
+    time.sleep(0.05 * (3 - number))
+    return double(number)
+
+
+def failing(number: int) -> int:
+    raise ValueError(f"task {number}")
+
+
+def compiled(number: int) -> float:
+    return float(jax.jit(lambda x: x * 1.25 + number)(1.0))
+
+
+def test_threads_give_results_in_order() -> None:
+    runtime = LocalRuntime(num_threads=3)
+    assert runtime.map([Task(slowly, (number,)) for number in range(4)]) == [0, 2, 4, 6]
+    assert runtime.until(1e9)._num_threads == 3
+
+
+def test_what_threads_raise_is_raised() -> None:
+    tasks = [Task(slowly, (1,)), Task(failing, (2,)), Task(slowly, (0,))]
+    with pytest.raises(ValueError, match="task 2"):
+        LocalRuntime(num_threads=2).map(tasks)
+
+
+def test_compilations_in_threads_count() -> None:
+    with CompilationClock() as clock:
+        values = LocalRuntime(num_threads=2).map([Task(compiled, (k,)) for k in range(2)])
+    assert values == [1.25, 2.25]
+    assert clock.num_compilations == 2
+
+
+def test_threads_are_remembered_in_order(tmp_path: Path) -> None:
+    tasks = [Task(slowly, (number,)) for number in range(3)]
+    with journal.writing(tmp_path / "a.est", FINGERPRINT) as book:
+        assert LocalRuntime(journal=book, num_threads=3).map(tasks) == [0, 2, 4]
+    CALLS.clear()
+    with journal.writing(tmp_path / "a.est", FINGERPRINT) as book:
+        runtime = LocalRuntime(journal=book, num_threads=3)
+        assert runtime.map(tasks) == [0, 2, 4]
+        assert CALLS == []
+        assert runtime.map([Task(double, (5,)), Task(double, (6,))]) == [10, 12]
+
+
+def test_ctrl_c_ends_tasks_in_threads() -> None:
+    interruption = Interruption()
+
+    def press(_number: int) -> int:
+        interruption.is_requested = True
+        time.sleep(0.5)
+        return 0
+
+    runtime = LocalRuntime(interruption=interruption, num_threads=2)
+    started = time.monotonic()
+    with pytest.raises(KeyboardInterrupt):
+        runtime.map([Task(press, (number,)) for number in range(8)])
+    assert time.monotonic() - started < 3
