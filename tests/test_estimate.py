@@ -209,6 +209,7 @@ def test_posterior_mcmc_is_right_where_it_should_be(kernel: Any, rng_key: jax.Ar
         assert result.num_evaluations == 4 * (1 + 4500 + 4000)
 
 
+@pytest.mark.slow
 def test_tabi_beats_the_baselines_at_equal_evaluations(rng_key: jax.Array) -> None:
     """The paper's figure 3 (left), with its settings: 100 temperatures, 5 MH steps each."""
     problem, expectation = PROBLEMS["posterior_predictive"], bound("posterior_predictive")
@@ -389,6 +390,7 @@ def test_nan_target_is_reported() -> None:
             ep.estimate_expectation(program(), method)
 
 
+@pytest.mark.slow
 def test_chains_of_scaled_and_masked_latents() -> None:
     """NumPyro scales their Jacobian too, or leaves them flat; all chains here run on our density.
 

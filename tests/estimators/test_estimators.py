@@ -290,7 +290,8 @@ def assert_identical(first: Any, second: Any) -> None:
             np.testing.assert_allclose(a, b, rtol=1e-11, atol=1e-11)
 
 
-@pytest.mark.parametrize("name", product(IDENTICAL, slow=lambda name: name != "ImportanceSampling"))
+@pytest.mark.slow
+@pytest.mark.parametrize("name", IDENTICAL)
 def test_results_do_not_depend_on_how_they_are_run(name: str, rng_key: jax.Array) -> None:
     estimator: Any = IDENTICAL[name]
     density = density_of(PROBLEMS["half_line"]).part("gamma1_plus")

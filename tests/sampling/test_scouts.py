@@ -170,12 +170,9 @@ def test_what_the_host_cannot_drive_is_compiled(rng_key: jax.Array) -> None:
     density, _ = density_of("half_line", "gamma2")
     population = ep.SMC(num_islands=4).population(ep.IndependentT())
     assert not scouts.can_scout(population, density)
-    for settings in (
-        ep.SMC(num_particles=100, num_steps=10, num_islands=4, kernel=ep.IndependentT()),
-        ep.SMC(num_particles=100, num_steps=10, num_islands=4, schedule=linear(5)),
-    ):
-        hosted = settings.estimate_on_host(rng_key, density)
-        assert float(hosted.log_z) == float(settings.estimate(rng_key, density).log_z)
+    settings = ep.SMC(num_particles=40, num_steps=4, num_islands=2, schedule=linear(2))
+    hosted = settings.estimate_on_host(rng_key, density)
+    assert float(hosted.log_z) == float(settings.estimate(rng_key, density).log_z)
 
 
 def test_prior_positions_are_draws_of_the_prior(seed: int) -> None:

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import dataclasses
 import math
+from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 
 from estimand.density import Density
 from estimand.estimators import Estimator, Request, estimate_all
 from estimand.methods.protocol import Run
 from estimand.runtime import Runtime, compiled_per_model, run_task
-from estimand.sampling import effective_sample_size
+from estimand.sampling import effective_sample_size, log_mean
 from estimand.trust import (
     EffectiveSizes,
     Evidence,
@@ -24,7 +24,6 @@ from estimand.trust import (
     check_evidence,
     check_size,
     check_tail,
-    evidence_from_weights,
     no_mass,
     without_value,
 )
@@ -117,9 +116,19 @@ def _weighted(f: np.ndarray, evidence: Evidence) -> OutputEstimate:
 
 def _part(log_weights: np.ndarray, evidence: Evidence) -> Evidence:
     """The same samples as evidence of γf⁺ or γf⁻."""
-    zeros = jnp.zeros(log_weights.size, jnp.int32)
-    weights = jnp.asarray(np.where(log_weights < np.inf, log_weights, -np.inf))
-    return evidence_from_weights(weights, evidence.positions, zeros, zeros, zeros)
+    log_weights = np.where(log_weights < np.inf, log_weights, -np.inf)
+    log_z = log_mean(log_weights)
+    relative_variance = math.inf
+    if math.isfinite(log_z) and log_weights.size > 1:
+        relative_variance = float(np.exp(log_weights - log_z).var(ddof=1) / log_weights.size)
+    zeros = np.zeros(log_weights.size, np.int32)
+    arrays: dict[str, Any] = {
+        "log_z": np.asarray(log_z),
+        "relative_variance": np.asarray(relative_variance),
+        "log_weights": log_weights,
+        "positions": evidence.positions,
+    }
+    return Evidence(**arrays, **dict.fromkeys(("evaluations", "gradients", "invalid"), zeros))
 
 
 def _check_products(log_wf: np.ndarray) -> list[Finding]:
