@@ -128,7 +128,8 @@ def _part(log_weights: np.ndarray, evidence: Evidence) -> Evidence:
         "log_weights": log_weights,
         "positions": evidence.positions,
     }
-    return Evidence(**arrays, **dict.fromkeys(("evaluations", "gradients", "invalid"), zeros))
+    arrays |= dict.fromkeys(("evaluations", "gradients", "invalid"), zeros)
+    return Evidence(**arrays)
 
 
 def _check_products(log_wf: np.ndarray) -> list[Finding]:
