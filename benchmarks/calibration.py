@@ -28,6 +28,10 @@ def _one_thread():
     os.environ.setdefault("OMP_NUM_THREADS", "1")
     flags = "--xla_cpu_multi_thread_eigen=false intra_op_parallelism_threads=1"
     os.environ.setdefault("XLA_FLAGS", flags)
+    if hasattr(os, "sched_setaffinity"):
+        cores = sorted(os.sched_getaffinity(0))
+        number = (multiprocessing.current_process()._identity or (0,))[0]
+        os.sched_setaffinity(0, {cores[number % len(cores)]})
 
 
 def _task(batch, journal, about, options):
