@@ -449,10 +449,10 @@ def _results_depend(equation: Any, inputs: list[bool]) -> list[bool]:
     name = equation.primitive.name
     if inner is not None and name in _CALLS:
         return _depends_on(inner, inputs)
-    if inner is None or name != "scan":
+    sizes = [equation.params.get(key) for key in ("num_consts", "num_carry")]
+    if inner is None or name != "scan" or None in sizes:
         return [any(inputs)] * len(equation.outvars)
-    first = equation.params["num_consts"]
-    last = first + equation.params["num_carry"]
+    first, last = sizes[0], sum(sizes)
     while True:
         results = _depends_on(inner, inputs)
         carried = [a or b for a, b in zip(inputs[first:last], results, strict=False)]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -337,8 +338,21 @@ def test_seconds_of_compilation_without_a_journal_are_those_of_the_clock() -> No
 
 
 def slowly(number: int) -> int:
-    time.sleep(0.05 * (3 - number))
+    time.sleep(0.3 + 0.05 * (3 - number))
     return double(number)
+
+
+def where(number: int) -> str:
+    time.sleep(0.3 if number else 0.0)
+    return threading.current_thread().name
+
+
+def test_tasks_run_in_threads_once_one_of_them_is_long() -> None:
+    names = LocalRuntime(num_threads=2).map([Task(where, (number,)) for number in (0, 0, 1, 1, 1)])
+    here = threading.current_thread().name
+    assert names[:3] == [here] * 3
+    assert here not in names[3:]
+    assert LocalRuntime(num_threads=1).map([Task(where, (1,))] * 3) == [here] * 3
 
 
 def failing(number: int) -> int:
@@ -363,7 +377,7 @@ def test_what_threads_raise_is_raised() -> None:
 
 def test_compilations_in_threads_count() -> None:
     with CompilationClock() as clock:
-        values = LocalRuntime(num_threads=2).map([Task(compiled, (k,)) for k in range(2)])
+        values = LocalRuntime(num_threads=2)._map_in_threads([Task(compiled, (k,)) for k in (0, 1)])
     assert values == [1.25, 2.25]
     assert clock.num_compilations == 2
 
