@@ -183,3 +183,15 @@ def test_prior_positions_are_draws_of_the_prior(seed: int) -> None:
     assert_mean(positions[:, 1] ** 2, 1.0)
     np.testing.assert_array_equal(positions, prior_positions(density, (seed, 1), 5000))
     assert not np.array_equal(positions, prior_positions(density, (seed, 2), 5000))
+
+
+def test_prior_draws_of_distributions_that_need_jaxs_own_generator(seed: int) -> None:
+    """JAX draws from a Poisson distribution only with threefry keys."""
+    density, _ = density_of("drawn_kicks", "gamma2")
+    positions = prior_positions(density.relaxed(), (seed, 1), 2000)
+    assert np.isfinite(positions).all()
+    assert ep.estimate_expectation(
+        ep.expectation(PROBLEMS["drawn_kicks"].model)(*PROBLEMS["drawn_kicks"].args),
+        ep.AdaptiveIS(max_evaluations=50_000),
+        throw=False,
+    ).standard_error < math.inf  # fmt: skip

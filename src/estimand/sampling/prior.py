@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import functools
-
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -13,28 +11,13 @@ from estimand.runtime import compiled_per_model
 from estimand.sampling.chunks import in_chunks
 
 # Counter-based like JAX's own generator, and a third of its size when compiled.
-_LEAN_GENERATOR = "philox2x32"
-
-
-@functools.cache
-def _generator() -> tuple[str, int]:
-    """The generator of prior draws, and how many 32-bit words a key of it has."""
-
-    def words(name: str) -> int:
-        key = jax.eval_shape(lambda: jax.random.key_data(jax.random.key(0, impl=name)))
-        return int(key.shape[-1])
-
-    try:
-        return _LEAN_GENERATOR, words(_LEAN_GENERATOR)
-    except ValueError:  # JAX 0.10.0 and 0.10.1 do not have it.
-        return "threefry2x32", words("threefry2x32")
+LEAN_GENERATOR = "philox2x32"
+GENERATOR = "threefry2x32"
 
 
 def prior_positions(density: Density, seed: tuple[int, ...], count: int) -> np.ndarray:
     """The positions of so many exact draws from the prior."""
-    words = np.random.default_rng(seed).integers(
-        2**32, size=(count, _generator()[1]), dtype=np.uint32
-    )
+    words = np.random.default_rng(seed).integers(2**32, size=(count, 2), dtype=np.uint32)
     plain = density.unsoftened()
     positions = in_chunks(lambda rows: _positions(plain, rows), words)
     return np.asarray(positions, float)
@@ -42,8 +25,15 @@ def prior_positions(density: Density, seed: tuple[int, ...], count: int) -> np.n
 
 @compiled_per_model(optimisation=0)
 def _positions(density: Density, words: jax.Array) -> jax.Array:
-    keys = jax.random.wrap_key_data(words, impl=_generator()[0])
-    return jax.vmap(lambda key: density.model.draw(key, density.arrays))(keys)
+    def drawn(generator: str) -> jax.Array:
+        size = jax.eval_shape(lambda: jax.random.key_data(jax.random.key(0, impl=generator))).size
+        keys = jax.random.wrap_key_data(words[:, :size], impl=generator)
+        return jax.vmap(lambda key: density.model.draw(key, density.arrays))(keys)
+
+    try:
+        return drawn(LEAN_GENERATOR)
+    except Exception:  # noqa: BLE001 - JAX before 0.10.2 lacks it, and Poisson draws need the other
+        return drawn(GENERATOR)
 
 
 def comparison_scales(density: Density, seed: tuple[int, ...], count: int) -> np.ndarray:
