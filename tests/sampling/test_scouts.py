@@ -194,4 +194,4 @@ def test_prior_draws_of_distributions_that_need_jaxs_own_generator(seed: int) ->
         ep.expectation(PROBLEMS["drawn_kicks"].model)(*PROBLEMS["drawn_kicks"].args),
         ep.AdaptiveIS(max_evaluations=50_000),
         throw=False,
-    ).standard_error < math.inf  # fmt: skip
+    ).status.name != "interrupted"  # fmt: skip
