@@ -9,6 +9,7 @@ import json
 import math
 import os
 import time
+import weakref
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
@@ -447,6 +448,8 @@ class _Maker:
             # What is known now is returned, even if Ctrl-C is pressed again.
             clock.between = None
             run = run._replace(outputs=checked(run.outputs, density))
+        if (note := _shapes_note(expectation)) and clock.num_compilations:
+            run = run.with_notes(note)
         assert expectation.output is not None
         return Estimate(
             program=expectation.name,
@@ -459,6 +462,25 @@ class _Maker:
             density=density,
             question=self.question,
         )
+
+
+# The shapes of the data with which a program was last estimated.
+_last_shapes: weakref.WeakKeyDictionary[Any, tuple] = weakref.WeakKeyDictionary()
+
+
+def _shapes_note(expectation: Bound) -> str:
+    """Why a known program is compiled again, if the shapes of its data are the reason."""
+    program = getattr(expectation, "program", None)
+    if program is None:
+        return ""
+    shapes = tuple(array.shape for array in expectation.arrays)
+    before = _last_shapes.get(program, shapes)
+    _last_shapes[program] = shapes
+    changed = [(old, new) for old, new in zip(before, shapes, strict=False) if old != new]
+    if not changed:
+        return ""
+    old, new = changed[0]
+    return f"compiled again: the data have other shapes than in the last call ({new}, were {old})"
 
 
 def _resumed(

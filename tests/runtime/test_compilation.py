@@ -136,3 +136,23 @@ def test_density_is_a_pytree_with_static_layout() -> None:
     first, second = Density.of(program(X, X)), Density.of(program(X, 2 * X))
     assert jax.tree.structure(first) == jax.tree.structure(second)  # type: ignore[operator]
     assert hash(first.layout) == hash(second.layout)
+
+
+def test_other_shapes_are_the_reason_for_compiling_again() -> None:
+    @ep.expectation
+    def mean(y: Any) -> Any:
+        x = numpyro.sample("x", dist.Normal(0.0, 1.5))
+        numpyro.sample("y", dist.Normal(x, 1.0), obs=y)
+        return x
+
+    method = ep.SelfNormalised(ep.ImportanceSampling(num_samples=100))
+
+    def notes(count: int) -> tuple[str, ...]:
+        result = ep.estimate_expectation(mean(np.ones(count)), method, throw=False)
+        return result.run.notes
+
+    assert notes(20) == notes(20) == ()
+    assert notes(21) == (
+        "compiled again: the data have other shapes than in the last call ((21,), were (20,))",
+    )
+    assert notes(20) == notes(21) == ()

@@ -34,7 +34,7 @@ from estimand.trust import Evidence, check_mixing, evidence_from_weights
 
 @dataclasses.dataclass(frozen=True, kw_only=True, repr=False)
 class BridgeSampling(Settings):
-    """Warp bridge sampling of draws by NumPyro's NUTS, or of draws that one already has.
+    """Warp bridge sampling of draws by NumPyro's NUTS, or of draws that you already have.
 
     Strong in high dimension where NUTS explores the density well; blind, like NUTS, to a mode that
     no chain visits. It works on the host between compiled pieces and cannot itself be jitted.

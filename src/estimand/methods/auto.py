@@ -147,7 +147,7 @@ class Journey(NamedTuple):
         return Run(self.outputs, *self.cost, notes=self.notes)
 
     def key(self, route: str) -> jax.Array:
-        """The random key of a route, whichever were taken before it."""
+        """The random key of a route, which does not depend on the routes before it."""
         return named_key(self.rng_key, route)
 
     @property

@@ -36,7 +36,7 @@ VERSION = 2
 
 
 class RecordError(ValueError):
-    """A file that is no record, or a damaged one; the message says which."""
+    """A file that is not a record or is damaged; the message says which."""
 
 
 # --- files ---

@@ -96,7 +96,7 @@ def scout(
 
 
 def _scout_task(plan: Plan, state: State, part: Part, wider: int) -> Task:
-    # With a ladder γ has one too, on which nothing changes: it is compiled for the others anyway.
+    # γ goes up the ladder, too, where nothing changes: that code is compiled for the others anyway.
     density = plan.softened.part(part.name, part.output)
     round_number = len(state.explored.get(part, ()))
     key = plan.key("scout", *part, state.attempt, round_number, wider)

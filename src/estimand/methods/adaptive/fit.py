@@ -42,7 +42,7 @@ def _fit_part(plan: Plan, state: State, runtime: Runtime, part: Part) -> tuple[S
         plan.seed("fit", *part, state.attempt, len(found.points)),
         kinds=(Warped, Mixture, warp.Warp),
     )
-    # Fewer points than a covariance has numbers are no judges of a fit; its own draws are.
+    # With fewer points than a covariance has numbers, the fit is judged by its own draws.
     is_judged = len(found.points) >= mixtures.num_moments(plan.density.dimension)
     if rival is None or is_judged:
         return state, fitted

@@ -21,7 +21,7 @@ from estimand.trust import thresholds
 DRAW_SHARE = 0.3
 # Draws of a replicate from a component, at the least, for its share to be a control variate.
 MIN_CONTROLLED = 20
-# Beyond what the budget allows by this factor, more draws are not worth while.
+# If the goal needs more draws than the budget allows by this factor, no more are made.
 HOPELESS = 8.0
 
 

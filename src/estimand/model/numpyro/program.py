@@ -145,7 +145,7 @@ class ExpectationProgram:
 
 
 def expectation(model: Callable) -> ExpectationProgram:
-    """Marks a NumPyro model as an expectation program: its return value is what is wanted.
+    """Marks a NumPyro model as an expectation program: its return value is the quantity of interest.
 
     Args:
         model: a NumPyro model that returns a number, or a tuple, dict or array of numbers.
@@ -163,7 +163,7 @@ def expectation(model: Callable) -> ExpectationProgram:
 
 
 def expect(model: Callable, f: Callable[[dict[str, Any]], Any]) -> ExpectationProgram:
-    """An expectation program from a model that one cannot edit and an external target.
+    """An expectation program from a model that you cannot edit and a function of its sites.
 
     Args:
         model: a NumPyro model.
