@@ -55,8 +55,8 @@ class Proposal(NamedTuple):
     groups: dict[Part, Warped]
     shares: dict[Part, float]
     prior: Mixture
-    # Components with less weight do not serve as controls: the mean share of one that is hardly ever drawn
-    # from has the same error in all replicates.
+    # Components with less weight do not serve as controls: the mean share of one that is hardly
+    # ever drawn from has the same error in all replicates.
     least_control: float = 0.0
 
     @classmethod

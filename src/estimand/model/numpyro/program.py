@@ -145,7 +145,7 @@ class ExpectationProgram:
 
 
 def expectation(model: Callable) -> ExpectationProgram:
-    """Marks a NumPyro model as an expectation program: its return value is the quantity of interest.
+    """Makes a NumPyro model an expectation program: its return value is the quantity of interest.
 
     Args:
         model: a NumPyro model that returns a number, or a tuple, dict or array of numbers.
