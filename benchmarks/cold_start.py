@@ -201,7 +201,9 @@ CONTESTANTS = {"nuts": _nuts, "default": _estimand, "outputs": _outputs, "loop":
 
 
 def run_child(contestant, problem, cache=None):
-    environment = {k: v for k, v in os.environ.items() if not k.startswith("JAX_COMPILATION_CACHE")}
+    # Bytecode as an installed library has it.
+    unwanted = ("JAX_COMPILATION_CACHE", "PYTHONDONTWRITEBYTECODE")
+    environment = {k: v for k, v in os.environ.items() if not k.startswith(unwanted)}
     environment["ESTIMAND_CACHE"] = "off" if cache is None else str(cache)
     command = [sys.executable, "-m", "benchmarks.cold_start", "--child", contestant, str(problem)]
     done = subprocess.run(

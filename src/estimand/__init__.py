@@ -19,37 +19,31 @@ The rooms, in the order in which data flow through them; each imports only from 
     cli          the command line
 """
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
-
-# At once, because it decides about XLA's threads before JAX starts.
+from estimand.density import Density
+from estimand.estimate import (
+    Estimate,
+    EstimationError,
+    estimate_expectation,
+    load,
+    log_evidence,
+)
+from estimand.estimators import SMC, AnIS, BridgeSampling, ImportanceSampling
+from estimand.kernels import HMC, MALA, NUTS, IndependentT, RandomWalk
+from estimand.methods import (
+    SKIP,
+    TABI,
+    AdaptiveIS,
+    Auto,
+    PosteriorBridge,
+    PosteriorMCMC,
+    SelfNormalised,
+)
+from estimand.model import Expectation, ExpectationProgram, ProgramError, expect, expectation
+from estimand.record import MergeError, RecordError
 from estimand.runtime import CheckpointError
-
-if TYPE_CHECKING:
-    from estimand.density import Density
-    from estimand.estimate import (
-        Estimate,
-        EstimationError,
-        estimate_expectation,
-        load,
-        log_evidence,
-    )
-    from estimand.estimators import SMC, AnIS, BridgeSampling, ImportanceSampling
-    from estimand.kernels import HMC, MALA, NUTS, IndependentT, RandomWalk
-    from estimand.methods import (
-        SKIP,
-        TABI,
-        AdaptiveIS,
-        Auto,
-        PosteriorBridge,
-        PosteriorMCMC,
-        SelfNormalised,
-    )
-    from estimand.model import Expectation, ExpectationProgram, ProgramError, expect, expectation
-    from estimand.record import MergeError, RecordError
-    from estimand.sampling import geometric, linear
-    from estimand.target import event
-    from estimand.trust import Evidence, Finding, Status
+from estimand.sampling import geometric, linear
+from estimand.target import event
+from estimand.trust import Evidence, Finding, Status
 
 __version__ = "0.1.0"
 
@@ -91,50 +85,3 @@ __all__ = [
     "load",
     "log_evidence",
 ]
-
-# The rooms are loaded when the first of their names is used, not when the library is imported.
-_ROOMS = {
-    "estimand.density": ("Density",),
-    "estimand.estimate": (
-        "Estimate",
-        "EstimationError",
-        "estimate_expectation",
-        "load",
-        "log_evidence",
-    ),
-    "estimand.estimators": ("SMC", "AnIS", "BridgeSampling", "ImportanceSampling"),
-    "estimand.kernels": ("HMC", "MALA", "NUTS", "IndependentT", "RandomWalk"),
-    "estimand.methods": (
-        "SKIP",
-        "TABI",
-        "AdaptiveIS",
-        "Auto",
-        "PosteriorBridge",
-        "PosteriorMCMC",
-        "SelfNormalised",
-    ),
-    "estimand.model": (
-        "Expectation",
-        "ExpectationProgram",
-        "ProgramError",
-        "expect",
-        "expectation",
-    ),
-    "estimand.record": ("MergeError", "RecordError"),
-    "estimand.sampling": ("geometric", "linear"),
-    "estimand.target": ("event",),
-    "estimand.trust": ("Evidence", "Finding", "Status"),
-}
-_ROOM_OF = {name: room for room, names in _ROOMS.items() for name in names}
-
-
-def __getattr__(name: str) -> Any:
-    if name not in _ROOM_OF:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    value = getattr(import_module(_ROOM_OF[name]), name)
-    globals()[name] = value
-    return value
-
-
-def __dir__() -> list[str]:
-    return sorted(__all__)
