@@ -90,7 +90,7 @@ class PriorMonteCarlo:
 @functools.partial(jax.jit, static_argnums=2)
 def _prior_outputs(rng_key, density, num_samples):
     def one(key):
-        return density.draw_with_outputs(key)[2].sign[0]
+        return density.evaluate(density.model.draw(key, density.arrays))[1].sign[0]
 
     return jax.lax.map(one, jax.random.split(rng_key, num_samples), batch_size=BATCH)
 

@@ -264,11 +264,6 @@ class Density:
         log_target = self._log_part(outputs, log_likelihood)
         return Terms(log_prior, log_likelihood, log_target), outputs
 
-    def draw_with_outputs(self, rng_key: jax.Array) -> tuple[jax.Array, Terms, SignedLog]:
-        """An exact draw from the prior with its terms and outputs, in one evaluation."""
-        position = self.model.draw(rng_key, self.arrays)
-        return position, *self.evaluate(position)
-
     def _log_part(self, outputs: SignedLog, log_likelihood: jax.Array) -> jax.Array:
         """log f± of this part's output, which may be anything where the likelihood is 0."""
         sign, log_abs = outputs.sign[self.output], outputs.log_abs[self.output]

@@ -16,7 +16,6 @@ import jax.numpy as jnp
 import numpy as np
 import numpyro.distributions as dist
 from numpyro import handlers
-from numpyro.distributions import biject_to
 
 from estimand.model.layout import (
     PLAIN,
@@ -37,6 +36,7 @@ from estimand.model.numpyro.sites import (
 from estimand.model.numpyro.transforms import (
     Integers,
     Numbers,
+    bijection_to,
     has_integers,
     is_real,
     location_scale,
@@ -330,13 +330,13 @@ def _places(expectation: Expectation) -> tuple[Site, ...]:
 
 
 def _bijection(program: str, latent: Latent, support: Any) -> Any:
-    try:
-        return biject_to(support)
-    except NotImplementedError as error:  # what NumPyro says of a support without a bijection
+    bijection = bijection_to(support)
+    if bijection is None:
         raise ProgramError(
             f"the support of site {latent.name!r} of program {program!r} has no unconstrained "
             "coordinates in NumPyro: reparametrise the site."
-        ) from error
+        )
+    return bijection
 
 
 # --- masked latents ---

@@ -17,6 +17,7 @@ from numpyro.distributions import biject_to, constraints
 from numpyro.primitives import Messenger
 
 from estimand.model.layout import ProgramError
+from estimand.model.numpyro.transforms import bijection_to
 
 # NumPyro keeps the handlers of all threads in one list: only one thread may trace at a time.
 TRACING = threading.RLock()
@@ -164,10 +165,10 @@ def site_contents(sites: dict[str, dict]) -> list[Any]:
             contents.append(observed_log_prob(site))
             continue
         contents.append([site["value"], site["fn"].log_prob(site["value"])])
-        if not site["fn"].support.is_discrete:
-            # A support without a bijection is refused where coordinates are needed.
-            with contextlib.suppress(NotImplementedError):
-                contents.append(biject_to(site["fn"].support).inv(site["value"]))
+        # A support without a bijection is refused where coordinates are needed.
+        bijection = None if site["fn"].support.is_discrete else bijection_to(site["fn"].support)
+        if bijection is not None:
+            contents.append(bijection.inv(site["value"]))
     return contents
 
 

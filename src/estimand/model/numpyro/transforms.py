@@ -36,6 +36,14 @@ _LOCATION_SCALE = (
 )
 
 
+def bijection_to(support: Any) -> Any | None:
+    """NumPyro's map from unconstrained coordinates to a support; None if it has no such map."""
+    try:
+        return biject_to(support)
+    except NotImplementedError:  # how NumPyro's registry answers for a support it does not know
+        return None
+
+
 def plain_transform(fn: Any) -> Any:
     """The map from unconstrained coordinates to the support of a distribution."""
     return biject_to(fn.support)
