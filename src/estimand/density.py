@@ -184,18 +184,10 @@ class Density:
         """The same with a ladder of targets that leads into events which no prior draw meets.
 
         Args:
-            scales: for every comparison in the return expression, the spread of its `margins` in
+            scales: for every comparison in the return expression, the spread of its margins in
                 prior draws, relative to which it is softened.
         """
         return dataclasses.replace(self, scales=np.asarray(scales, jnp.result_type(float)))
-
-    def unsoftened(self) -> Density:
-        """The same without the ladder."""
-        return dataclasses.replace(self, scales=None)
-
-    def margins(self, positions: np.ndarray) -> jax.Array:
-        """By how much every comparison of the return expression holds, at some positions."""
-        return _margins(self, positions)
 
     def standardised(self) -> Density:
         """The same with coordinates (x − location) / scale where a prior has these.
@@ -211,16 +203,6 @@ class Density:
 
     def _in_coordinates(self, coordinates: Coordinates) -> Density:
         return dataclasses.replace(self, model=self.model.in_coordinates(coordinates))
-
-    def in_plain_coordinates(self, positions: Any) -> Any:
-        """Positions, one per row, as the density in plain coordinates has them."""
-        is_plain = self.model.coordinates == PLAIN
-        return positions if is_plain else _in_plain_coordinates(self, positions)
-
-    def has_varying_scales(self) -> bool:
-        """Whether standardised coordinates depend on other sites in more than their location."""
-        avals = tuple(jax.typeof(array) for array in self.arrays)
-        return _has_varying_scales(self.model, avals, jnp.result_type(float))
 
     @property
     def name(self) -> str:
@@ -346,7 +328,8 @@ class Density:
 
 
 @compiled_per_model(optimisation=0)
-def _in_plain_coordinates(density: Density, positions: jax.Array) -> jax.Array:
+def to_plain_coordinates(density: Density, positions: jax.Array) -> jax.Array:
+    """Positions, one per row, as the density in plain coordinates has them."""
     plain = density._in_coordinates(PLAIN)
     return jax.vmap(lambda position: plain.position_of(density.constrain(position)))(positions)
 
@@ -359,6 +342,12 @@ def _forward_gradient(
 
     basis = jnp.eye(position.size, dtype=position.dtype)
     return jax.vmap(slope, out_axes=(None, 0, None))(basis)
+
+
+def has_varying_scales(density: Density) -> bool:
+    """Whether standardised coordinates depend on other sites in more than their location."""
+    avals = tuple(jax.typeof(array) for array in density.arrays)
+    return _has_varying_scales(density.model, avals, jnp.result_type(float))
 
 
 def gradient_mode(density: Density) -> str:
@@ -457,7 +446,8 @@ def _results_depend(equation: Any, inputs: list[bool]) -> list[bool]:
 
 
 @compiled_per_model(optimisation=0)
-def _margins(density: Density, positions: jax.Array) -> jax.Array:
+def margins(density: Density, positions: jax.Array) -> jax.Array:
+    """By how much every comparison of the return expression holds, at some positions."""
     reading = density._reading
     assert reading is not None
     return jax.vmap(lambda position: reading.margins(position, density.arrays)[1])(positions)

@@ -9,7 +9,7 @@ from typing import NamedTuple, Protocol
 
 import jax
 
-from estimand.density import Density
+from estimand.density import Density, has_varying_scales
 from estimand.estimators import SMC, BridgeSampling, Estimator, ImportanceSampling
 from estimand.methods.adaptive import AdaptiveIS, parts_of, require_budget
 from estimand.methods.posterior_bridge import PosteriorBridge
@@ -361,11 +361,11 @@ def _suits_islands(journey: Journey) -> bool:
 
 
 def _prefers_standardised(density: Density) -> bool:
-    return density.has_varying_scales() or not density.has_comparisons
+    return has_varying_scales(density) or not density.has_comparisons
 
 
 def _has_other_coordinates(density: Density) -> bool:
-    return density.has_varying_scales() or density.has_comparisons
+    return has_varying_scales(density) or density.has_comparisons
 
 
 def _by_mixture(journey: Journey, name: str, share: float, standardise: bool) -> Run:

@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from estimand.density import GRADIENT_COST, Density
+from estimand.density import GRADIENT_COST, Density, to_plain_coordinates
 from estimand.model import PLAIN
 from estimand.runtime import Runtime
 from estimand.sampling import in_chunks
@@ -102,7 +102,7 @@ def plain_positions(density: Density, positions: Any) -> Any:
     if density.model.coordinates == PLAIN:
         return positions
     rows = np.asarray(positions, jnp.result_type(float))
-    return in_chunks(density.in_plain_coordinates, rows)
+    return in_chunks(lambda some: to_plain_coordinates(density, some), rows)
 
 
 def interrupted(run: Run, seconds: float) -> Run:

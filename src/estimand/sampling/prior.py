@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from estimand.density import Density
+from estimand.density import Density, margins
 from estimand.runtime import compiled_per_model
 from estimand.sampling.chunks import in_chunks
 
@@ -18,7 +20,7 @@ GENERATOR = "threefry2x32"
 def prior_positions(density: Density, seed: tuple[int, ...], count: int) -> np.ndarray:
     """The positions of so many exact draws from the prior."""
     words = np.random.default_rng(seed).integers(2**32, size=(count, 2), dtype=np.uint32)
-    plain = density.unsoftened()
+    plain = dataclasses.replace(density, scales=None)
     positions = in_chunks(lambda rows: _positions(plain, rows), words)
     return np.asarray(positions, float)
 
@@ -42,8 +44,8 @@ def comparison_scales(density: Density, seed: tuple[int, ...], count: int) -> np
     Comparisons are softened relative to this; see `Density.softened`.
     """
     positions = prior_positions(density, seed, count).astype(jnp.result_type(float))
-    margins = np.asarray(density.margins(positions))
-    return 1.48 * _medians(np.abs(margins - _medians(margins)))
+    spread = np.asarray(margins(density, positions))
+    return 1.48 * _medians(np.abs(spread - _medians(spread)))
 
 
 def _medians(columns: np.ndarray) -> np.ndarray:

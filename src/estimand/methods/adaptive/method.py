@@ -14,7 +14,7 @@ import math
 import jax
 import numpy as np
 
-from estimand.density import Density
+from estimand.density import Density, has_varying_scales
 from estimand.estimators import SMC
 from estimand.methods.adaptive.draws import GAMMA2, Part
 from estimand.methods.adaptive.explore import explore
@@ -190,7 +190,7 @@ class AdaptiveIS(Settings):
     def _in_coordinates(self, density: Density) -> Density:
         standardise = self.standardise
         if standardise is None:
-            standardise = not density.has_comparisons or density.has_varying_scales()
+            standardise = not density.has_comparisons or has_varying_scales(density)
         density = density.relaxed()
         return density.standardised() if standardise else density
 
