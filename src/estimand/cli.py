@@ -278,7 +278,7 @@ _relative_error = click.option(
 _max_evaluations = click.option(
     "--max-evaluations",
     type=click.IntRange(1),
-    default=4_000_000,
+    default=8_000_000,
     show_default=True,
     help="Densities that may be evaluated, a gradient counting as 3.",
 )

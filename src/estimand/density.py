@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -115,7 +115,7 @@ def is_invalid(log_density: jax.Array) -> jax.Array:
 
 @functools.partial(
     jax.tree_util.register_dataclass,
-    data_fields=["arrays", "sign", "output", "scales"],
+    data_fields=["arrays", "sign", "output", "scales", "softness"],
     meta_fields=["model", "written"],
 )
 @dataclasses.dataclass(frozen=True)
@@ -131,6 +131,7 @@ class Density:
     sign: Any
     output: Any
     scales: Any = None
+    softness: Any = None
     written: tuple[tuple[int, Constant], ...] = ()
 
     @classmethod
@@ -180,14 +181,18 @@ class Density:
         """Whether the return expression has comparisons that can be softened."""
         return self._reading is not None and self._reading.has_comparisons
 
-    def softened(self, scales: np.ndarray) -> Density:
-        """The same with a ladder of targets that leads into events which no prior draw meets.
+    def softened(self, scales: np.ndarray, softness: Sequence[float] = (*SOFTNESS, 0.0)) -> Density:
+        """The same with a ladder of targets that leads into events which no draw meets.
 
         Args:
             scales: for every comparison in the return expression, the spread of its margins in
-                prior draws, relative to which it is softened.
+                draws, relative to which it is softened.
+            softness: of each rung of the ladder; 0 is the target itself.
         """
-        return dataclasses.replace(self, scales=np.asarray(scales, jnp.result_type(float)))
+        dtype = jnp.result_type(float)
+        return dataclasses.replace(
+            self, scales=np.asarray(scales, dtype), softness=np.asarray(softness, dtype)
+        )
 
     def standardised(self) -> Density:
         """The same with coordinates (x − location) / scale where a prior has these.
@@ -195,14 +200,42 @@ class Density:
         They are the "non-centred" ones: a hierarchy whose scale is itself unknown, a funnel in
         the model's own coordinates, starts from a standard distribution in these.
         """
-        return self._in_coordinates(self.model.coordinates._replace(is_standardised=True))
+        wanted = self.model.coordinates._replace(is_standardised=True, is_blended=False)
+        return self._in_coordinates(wanted)
+
+    def without_outputs(self) -> Density:
+        """γ alone: nothing of the return value is evaluated."""
+        return dataclasses.replace(
+            self.part("gamma2"),
+            model=self.model.without_output(),
+            scales=None,
+            softness=None,
+            written=(),
+        )
 
     def relaxed(self) -> Density:
         """The same with a real number for each integer; see `Coordinates`."""
         return self._in_coordinates(self.model.coordinates._replace(is_relaxed=True))
 
+    def blended(self, centredness: np.ndarray) -> Density:
+        """The same in coordinates between standardised ones and the model's own.
+
+        Args:
+            centredness: for every coordinate 0 for (x − location) / scale, 1 for the model's own,
+                or what is between them.
+        """
+        wanted = self.model.coordinates._replace(is_standardised=True, is_blended=True)
+        density = self._in_coordinates(wanted)
+        if not density.model.coordinates.is_blended:
+            return density
+        array: Any = np.asarray(centredness, jnp.result_type(float))
+        return dataclasses.replace(density, arrays=(*density.arrays, array))
+
     def _in_coordinates(self, coordinates: Coordinates) -> Density:
-        return dataclasses.replace(self, model=self.model.in_coordinates(coordinates))
+        is_blended = self.model.coordinates.is_blended
+        arrays = self.arrays[:-1] if is_blended else self.arrays
+        model = self.model.in_coordinates(coordinates)
+        return dataclasses.replace(self, model=model, arrays=arrays)
 
     @property
     def name(self) -> str:
@@ -219,7 +252,7 @@ class Density:
     @property
     def num_rungs(self) -> int:
         """Length of the ladder of targets; 1 unless softened."""
-        return 1 if self.scales is None else len(SOFTNESS) + 1
+        return 1 if self.scales is None else len(self.softness)
 
     # --- evaluation of one position; estimators vmap over particles ---
 
@@ -228,7 +261,7 @@ class Density:
         reading, scales = self._reading, self.scales
         if reading is None or scales is None:
             return self.evaluate(position)[0]
-        softness = jnp.asarray((*SOFTNESS, 0.0), position.dtype)
+        softness = jnp.asarray(self.softness, position.dtype)
         (log_prior, log_likelihood), outputs = jax.vmap(
             lambda soft: reading.softened(soft, scales, position, self.arrays),
             out_axes=((None, None), 0),

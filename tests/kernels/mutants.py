@@ -14,8 +14,8 @@ class WithoutJacobian(NumpyroModel):
     """A model that forgets the Jacobian of its coordinates."""
 
     def evaluate(self, position: jax.Array, data: Data) -> Evaluation:
-        sites, _ = self._trace(data, self._substitution(position))
-        log_prior, _ = self._log_densities(sites, None)
+        sites, _ = self._trace(data, self._substitution(position, data))
+        log_prior, _ = self._log_densities(sites, data, None)
         return super().evaluate(position, data)._replace(log_prior=log_prior)
 
 

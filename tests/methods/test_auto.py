@@ -127,7 +127,7 @@ def test_no_retry_where_no_route_can_help() -> None:
     method = ep.Auto(max_evaluations=100_000)
     result = ep.estimate_expectation(no_number(), method, throw=False)
     assert result.status is ep.Status.nan_density
-    assert result.run.notes == ()
+    assert all("NaN" in note for note in result.run.notes)
     assert result.num_evaluations < 20_000
 
 
@@ -176,15 +176,33 @@ def test_same_key_same_result() -> None:
     assert one.value != other.value
 
 
-def test_improper_prior_is_refused() -> None:
+@ep.expectation
+def flat(y: Any) -> Any:
+    x = numpyro.sample("x", dist.ImproperUniform(dist.constraints.real, (), ()))
+    numpyro.sample("y", dist.Normal(x, 1.0), obs=y)
+    return x, x > y + 4.5
+
+
+def test_improper_prior_is_fine_where_the_posterior_is_proper() -> None:
+    result = ep.estimate_expectation(flat(2500.0))
+    truth = (2500.0, 0.5 * math.erfc(4.5 / math.sqrt(2)))
+    for output, value in zip(result.outputs, truth, strict=True):
+        assert_estimate(output.value, output.standard_error, value, degrees=output.degrees)
+    assert any("'x' is improper" in note for note in result.run.notes)
+
+
+def test_improper_prior_is_refused_where_only_prior_draws_can_start() -> None:
     @ep.expectation
-    def flat() -> Any:
+    def counted() -> Any:
         x = numpyro.sample("x", dist.ImproperUniform(dist.constraints.real, (), ()))
-        numpyro.sample("y", dist.Normal(x, 1.0), obs=0.0)
+        k = numpyro.sample("k", dist.Poisson(2.0))
+        numpyro.sample("y", dist.Normal(x + k, 1.0), obs=0.0)
         return x
 
+    with pytest.raises(ep.ProgramError, match="'x' of program 'counted' is improper"):
+        ep.estimate_expectation(counted())
     with pytest.raises(ep.ProgramError, match="'x' of program 'flat' is improper"):
-        ep.estimate_expectation(flat())
+        ep.estimate_expectation(flat(0.0), ep.Auto(max_evaluations=100_000))
 
 
 @pytest.mark.parametrize(

@@ -54,6 +54,7 @@ FAMILIES: dict[str, tuple[Any, Any]] = {
         dist.Normal(Y, np.array([0.1, 1.0, 10.0])).to_event(1).expand([2]),
         laws.norm,
     ),
+    "GaussianRandomWalk": (dist.GaussianRandomWalk(0.7, num_steps=3), laws.norm),
     "expanded MultivariateNormal": (
         dist.MultivariateNormal(Y, scale_tril=TRIL).expand([2]).to_event(1),
         laws.norm,
@@ -178,9 +179,11 @@ class Compared(NamedTuple):
 
 
 @functools.cache
-def compared(name: str) -> list[Compared]:
+def compared(name: str, is_blended: bool = False) -> list[Compared]:
     plain = density_of(MODELS[name])
     standard = plain.standardised()
+    if is_blended:
+        standard = plain.blended(np.linspace(0.0, 1.0, plain.dimension + 2)[1:-1])
 
     def moved(position: jax.Array) -> jax.Array:
         return to_plain_coordinates(standard, position[None])[0]
@@ -201,9 +204,10 @@ def compared(name: str) -> list[Compared]:
     return [compare(jax.random.key(k)) for k in range(3)]
 
 
+@pytest.mark.parametrize("is_blended", [False, True])
 @pytest.mark.parametrize("name", MODELS)
-def test_log_densities_differ_by_the_jacobian(name: str) -> None:
-    for found in compared(name):
+def test_log_densities_differ_by_the_jacobian(name: str, is_blended: bool) -> None:
+    for found in compared(name, is_blended):
         one, other = found.terms
         np.testing.assert_allclose(one.log_prior, other.log_prior + found.log_volume, rtol=RTOL)
         np.testing.assert_allclose(one.log_likelihood, other.log_likelihood, rtol=RTOL)
@@ -220,10 +224,41 @@ def test_priors_are_standard(name: str) -> None:
         np.testing.assert_allclose(found.terms[0].log_prior, expected, rtol=RTOL)
 
 
+@pytest.mark.parametrize("is_blended", [False, True])
 @pytest.mark.parametrize("name", MODELS)
-def test_positions_are_those_of_the_plain_density(name: str) -> None:
-    for found in compared(name):
+def test_positions_are_those_of_the_plain_density(name: str, is_blended: bool) -> None:
+    for found in compared(name, is_blended):
         np.testing.assert_allclose(found.moved_draw, found.plain_draw, rtol=1e-8, atol=1e-10)
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_blended_coordinates_lead_from_standardised_to_own_ones(name: str) -> None:
+    """With centredness 0 they are the former; with 1 locations and scales are gone."""
+    plain = density_of(MODELS[name])
+    position = jnp.linspace(-0.8, 0.9, plain.dimension)
+    zeros, ones = np.zeros(plain.dimension), np.ones(plain.dimension)
+    standard, blended = plain.standardised().terms(position), plain.blended(zeros).terms(position)
+    np.testing.assert_allclose(blended.log_prior, standard.log_prior, rtol=RTOL)
+    np.testing.assert_allclose(blended.log_likelihood, standard.log_likelihood, rtol=RTOL)
+    values = plain.blended(ones).constrain(position)
+    for site in plain.layout.sites:
+        if not site.is_transformed and name != "GaussianRandomWalk":
+            own = position[site.start : site.stop].reshape(site.shape)
+            np.testing.assert_allclose(values[site.name], own, rtol=RTOL)
+
+
+def test_the_neck_of_a_blended_funnel_is_no_rounding() -> None:
+    """Where the scale is tiny, the value minus the location has no digits left."""
+
+    def funnel() -> Any:
+        s = numpyro.sample("s", dist.Normal(0.0, 10.0))
+        return numpyro.sample("x", dist.Normal(1.0, jnp.exp(s)))
+
+    density = density_of(funnel).blended(np.array([0.0, 0.5]))
+    for u in (0.5, 0.5 + 1e-9, 0.6):
+        found = density.terms(jnp.array([-5.0, u])).log_prior
+        expected = laws.norm.logpdf(-5.0) + laws.norm.logpdf((u - 0.5) * np.exp(25.0)) + 25.0
+        np.testing.assert_allclose(found, expected, rtol=1e-6)
 
 
 @pytest.mark.parametrize("name", ["chain_of_scales", "walk", "plates", "masked"])

@@ -21,12 +21,15 @@ class ProgramError(ValueError):
 class Coordinates(NamedTuple):
     """Which coordinates positions are in; plain ones are unconstrained real numbers.
 
-    Standardised coordinates are (x − location) / scale where a prior has these. With relaxed
-    integers a real number stands for each integer, in an interval of length one.
+    Standardised coordinates are (x − location) / scale where a prior has these; blended ones lie
+    between these and the model's own, by a number for each coordinate that is the last array of
+    the data. With relaxed integers a real number stands for each integer, in an interval of length
+    one.
     """
 
     is_standardised: bool = False
     is_relaxed: bool = False
+    is_blended: bool = False
 
 
 PLAIN = Coordinates()

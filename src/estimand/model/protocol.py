@@ -99,6 +99,9 @@ class Model(Protocol):
     def in_coordinates(self, coordinates: Coordinates) -> Model:
         """The same model in other coordinates, or itself if it has no such ones."""
 
+    def without_output(self) -> Model:
+        """The same model without its return value."""
+
     def identity(self, data: Data) -> Identity: ...
 
 

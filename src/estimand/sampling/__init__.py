@@ -1,6 +1,6 @@
 """Machinery that estimators and methods share: weights, tempering, chains, mixtures."""
 
-from estimand.sampling import mixture, resampling, schedule, warp
+from estimand.sampling import ensemble, mixture, resampling, schedule, warp
 from estimand.sampling.bridging import meng_wong
 from estimand.sampling.chains import (
     NUM_STARTS,
@@ -12,15 +12,26 @@ from estimand.sampling.chains import (
     nuts_chains,
     positions_of,
     r_hat,
+    rank_r_hat,
 )
 from estimand.sampling.chunks import CHUNK, in_batches, in_chunks
+from estimand.sampling.climb import Climbed, Particles, climb, climb_to_target
+from estimand.sampling.ensemble import (
+    Drawn,
+    Ensemble,
+    Warmed,
+    Way,
+    charts_of,
+    start_anywhere,
+    warm_up,
+)
 from estimand.sampling.keys import entropy_of, named_key, named_seed
 from estimand.sampling.laplace import Mode, find_mode
 from estimand.sampling.mixture import Mixture
-from estimand.sampling.prior import comparison_scales, prior_positions
+from estimand.sampling.prior import comparison_scales, prior_positions, spread_of_margins
 from estimand.sampling.products import sums_of_products
 from estimand.sampling.schedule import geometric, linear
-from estimand.sampling.scouts import Scouted, can_scout, run_scouts
+from estimand.sampling.scouts import Scouted, can_scout, run_scouts, to_posterior
 from estimand.sampling.tempering import (
     MAX_TEMPERATURES,
     Cloud,
@@ -44,19 +55,29 @@ __all__ = [
     "MAX_TEMPERATURES",
     "NUM_STARTS",
     "Chains",
+    "Climbed",
     "Cloud",
+    "Drawn",
+    "Ensemble",
     "Mixture",
     "Mode",
+    "Particles",
     "Population",
     "Scouted",
     "TemperingPath",
+    "Warmed",
     "Warped",
+    "Way",
     "autocorrelation_size",
     "can_scout",
+    "charts_of",
     "check_draws",
+    "climb",
+    "climb_to_target",
     "comparison_scales",
     "drive",
     "effective_sample_size",
+    "ensemble",
     "entropy_of",
     "find_mode",
     "from_prior",
@@ -76,12 +97,17 @@ __all__ = [
     "positions_of",
     "prior_positions",
     "r_hat",
+    "rank_r_hat",
     "relative_weights",
     "resampling",
     "run_scouts",
     "schedule",
+    "spread_of_margins",
+    "start_anywhere",
     "start_cloud",
     "sums_of_products",
+    "to_posterior",
     "total",
+    "warm_up",
     "warp",
 ]

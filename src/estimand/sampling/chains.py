@@ -85,6 +85,26 @@ def r_hat(values: np.ndarray) -> float:
     return float(np.max(np.asarray(split_gelman_rubin(values))))
 
 
+def rank_r_hat(values: np.ndarray) -> float:
+    """The larger R-hat of ranks, and of ranks of distances from the median (Vehtari et al. 2021).
+
+    Args:
+        values: one quantity, with axes (chains, draws).
+    """
+    folded = np.abs(values - np.median(values))
+    return max(r_hat(_normal_scores(values)), r_hat(_normal_scores(folded)))
+
+
+def _normal_scores(values: np.ndarray) -> np.ndarray:
+    """Normal quantiles of the ranks; equal values have their mean rank."""
+    from scipy.special import ndtri
+
+    _, places, counts = np.unique(values, return_inverse=True, return_counts=True)
+    ends = np.cumsum(counts)
+    ranks = (ends - 0.5 * (counts - 1))[places.reshape(values.shape)]
+    return ndtri((ranks - 0.375) / (values.size + 0.25))
+
+
 def autocorrelation_size(values: np.ndarray) -> np.ndarray:
     """Effective sample size of each quantity by its autocorrelation along (chains, draws).
 

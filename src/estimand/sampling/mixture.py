@@ -193,6 +193,9 @@ def fit(
     components that sit on single points. A rival that does better there is given back instead.
     """
     effective, points, weights, groups = _thinned(points, log_weights, groups, rng, MAX_FIT_POINTS)
+    if len(points) < 4:
+        # So few that none can be held out: each counts several times.
+        points, weights, groups = (np.concatenate([x] * 4) for x in (points, weights, groups))
     effective = min(effective, POINTS_PER_GROUP * np.unique(groups).size)
     held_out = _held_out(groups, rng)
     identity = np.zeros(points.shape[1]), np.eye(points.shape[1])
@@ -422,6 +425,8 @@ def _transformed(matrix: np.ndarray, points: np.ndarray) -> np.ndarray:
 
 
 def _mean_log_density(mixture: Mixture, points: np.ndarray, weights: np.ndarray) -> float:
+    if not weights.any():
+        return -math.inf
     return float(np.average(log_density(mixture, points), weights=weights))
 
 

@@ -20,7 +20,7 @@ GENERATOR = "threefry2x32"
 def prior_positions(density: Density, seed: tuple[int, ...], count: int) -> np.ndarray:
     """The positions of so many exact draws from the prior."""
     words = np.random.default_rng(seed).integers(2**32, size=(count, 2), dtype=np.uint32)
-    plain = dataclasses.replace(density, scales=None)
+    plain = dataclasses.replace(density, scales=None, softness=None)
     positions = in_chunks(lambda rows: _positions(plain, rows), words)
     return np.asarray(positions, float)
 
@@ -43,8 +43,12 @@ def comparison_scales(density: Density, seed: tuple[int, ...], count: int) -> np
 
     Comparisons are softened relative to this; see `Density.softened`.
     """
-    positions = prior_positions(density, seed, count).astype(jnp.result_type(float))
-    spread = np.asarray(margins(density, positions))
+    return spread_of_margins(density, prior_positions(density, seed, count))
+
+
+def spread_of_margins(density: Density, positions: np.ndarray) -> np.ndarray:
+    """How far the comparisons of a return expression spread at some positions."""
+    spread = np.asarray(margins(density, positions.astype(jnp.result_type(float))))
     return 1.48 * _medians(np.abs(spread - _medians(spread)))
 
 

@@ -10,6 +10,7 @@ which move in pieces.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import Any, NamedTuple, cast
 
 import jax
@@ -77,7 +78,7 @@ def run_scouts(
     for _ in range(MAX_TEMPERATURES):
         after = next_temperature(islands.terms, beta, population.conditional_ess, rungs)
         log_weights = Reweighting(islands.terms, beta, rungs).log_weights(after)
-        log_z, is_alive = _grown(log_z, log_weights)
+        log_z, is_alive = grown(log_z, log_weights)
         if not is_alive.any():
             break
         factors = covariance_factors(islands.positions, log_weights)
@@ -206,7 +207,7 @@ class _Mover:
                 x.reshape(shape[0], 1, -1, *x.shape[3:]) for x in (noise, threshold)
             )
         dtype = jnp.result_type(float)
-        point = PathPoint(*_point(beta, self.density.num_rungs))  # type: ignore[arg-type]
+        point = PathPoint(*from_prior(beta, self.density.num_rungs))  # type: ignore[arg-type]
         starts, point, tuning, noise, threshold = jax.tree.map(
             lambda x: np.asarray(x, dtype), (starts, point, tuning, noise, threshold)
         )
@@ -258,7 +259,7 @@ def _start(mover: _Mover, seed: tuple[int, ...], num_pieces: int) -> _Islands:
     return islands._replace(terms=islands.terms._replace(log_likelihood=likelihood))
 
 
-def _grown(log_z: np.ndarray, log_weights: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+def grown(log_z: np.ndarray, log_weights: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """log Z of each island after a change of temperature, and which islands are alive."""
     tops = log_weights.max(axis=1)
     is_alive = tops > -np.inf
@@ -310,27 +311,42 @@ def _moved(
     return _Islands.join(pieces), np.mean(acceptance, axis=0)
 
 
-def _point(beta: float, rungs: int) -> tuple[float, float]:
-    """The powers of a `PathPoint`, as `tempering.from_prior` has them."""
+Path = Callable[[float, int], tuple[float, float]]
+"""A way to a density: the powers of a `PathPoint` by inverse temperature and number of rungs."""
+
+
+def from_prior(beta: float, rungs: int) -> tuple[float, float]:
+    """From the prior to the target, as `tempering.from_prior`."""
     return min(rungs * beta, 1.0), beta
+
+
+def to_posterior(beta: float, _rungs: int) -> tuple[float, float]:
+    """From the prior to the posterior."""
+    return beta, 0.0
+
+
+def from_posterior(beta: float, _rungs: int) -> tuple[float, float]:
+    """From the posterior to the target."""
+    return 1.0, beta
 
 
 class Reweighting:
     """The weights that particles get when the inverse temperature changes, by the new one.
 
-    As `tempering.log_increments` on the path from the prior.
+    As `tempering.log_increments`.
     """
 
-    def __init__(self, terms: Terms, before: float, rungs: int) -> None:
+    def __init__(self, terms: Terms, before: float, rungs: int, path: Path = from_prior) -> None:
         ladder = np.asarray(terms.log_target)
         ladder = ladder[..., None] if rungs == 1 else ladder
         self.log_factors = [np.asarray(terms.log_likelihood), *np.moveaxis(ladder, -1, 0)]
-        self.before, self.rungs = _powers(before, rungs), rungs
+        self.before, self.rungs, self.path = _powers(path(before, rungs), rungs), rungs, path
 
     def log_weights(self, after: float) -> np.ndarray:
         """log of the weights; −inf where a factor that counts is 0 or not a number."""
         total = np.zeros(self.log_factors[0].shape)
-        powers = zip(self.log_factors, self.before, _powers(after, self.rungs), strict=True)
+        now = _powers(self.path(after, self.rungs), self.rungs)
+        powers = zip(self.log_factors, self.before, now, strict=True)
         for log_factor, old, new in powers:
             if old or new:
                 with np.errstate(invalid="ignore"):
@@ -339,18 +355,20 @@ class Reweighting:
         return total
 
 
-def _powers(beta: float, rungs: int) -> list[float]:
+def _powers(point: tuple[float, float], rungs: int) -> list[float]:
     """The power of the likelihood, and of each target of the ladder; see `PathPoint`."""
-    likelihood, target = _point(beta, rungs)
+    likelihood, target = point
     if rungs == 1:
         return [likelihood, target]
     shares = np.clip(1 - np.abs(rungs * target - np.arange(1, rungs + 1)), 0.0, 1.0)
     return [likelihood, *shares.tolist()]
 
 
-def next_temperature(terms: Terms, beta: float, target: float, rungs: int) -> float:
+def next_temperature(
+    terms: Terms, beta: float, target: float, rungs: int, path: Path = from_prior
+) -> float:
     """As `tempering.next_temperature`."""
-    reweighting, whole = Reweighting(terms, beta, rungs), 1 - beta
+    reweighting, whole = Reweighting(terms, beta, rungs, path), 1 - beta
     alive = np.count_nonzero(reweighting.log_weights(beta + 1e-9 * whole) > -np.inf)
 
     def is_fine(step: float) -> bool:

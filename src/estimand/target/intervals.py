@@ -451,7 +451,7 @@ _RULES: dict[str, Callable] = {
     ),
     "broadcast_in_dim": _rule_of_movement(_broadcast),
     "slice": _rule_of_movement(_slice),
-    "stack": _hull_of_all,
+    "stack": _rule_of_movement(lambda arrays, params, _: np.stack(arrays, params["axis"])),
     "unstack": _hull_of_first,
     "split": _hull_of_first,
     "tile": _hull_of_first,

@@ -60,11 +60,11 @@ def check_goal(
     return [Finding(Status.not_converged, None, detail, "goal")]
 
 
-def check_mixing(r_hat: float, part: str | None = None) -> list[Finding]:
+def check_mixing(r_hat: float, part: str | None = None, limit: float = MAX_R_HAT) -> list[Finding]:
     """Whether Markov chains agree with each other."""
-    if r_hat <= MAX_R_HAT:
+    if r_hat <= limit:
         return []
-    detail = f"R-hat {r_hat:.2f}; at most {MAX_R_HAT} allowed"
+    detail = f"R-hat {r_hat:.2f}; at most {limit} allowed"
     return [Finding(Status.not_converged, part, detail, "mixing")]
 
 

@@ -4,6 +4,29 @@ The stages, in the order in which they run: explore, fit, refine, integrate, val
 validation finds missing is fitted, and the last three run again. `judge` makes outputs of a state.
 """
 
+from estimand.methods.adaptive.draws import Part
+from estimand.methods.adaptive.from_posterior import climb_again
+from estimand.methods.adaptive.ladders import by_ladders
 from estimand.methods.adaptive.method import AdaptiveIS, parts_of, require_budget
+from estimand.methods.adaptive.plan import Ladder, Limits
+from estimand.methods.adaptive.posterior import (
+    Posterior,
+    averages,
+    more_draws,
+    sample_posterior,
+)
 
-__all__ = ["AdaptiveIS", "parts_of", "require_budget"]
+__all__ = [
+    "AdaptiveIS",
+    "Ladder",
+    "Limits",
+    "Part",
+    "Posterior",
+    "averages",
+    "by_ladders",
+    "climb_again",
+    "more_draws",
+    "parts_of",
+    "require_budget",
+    "sample_posterior",
+]

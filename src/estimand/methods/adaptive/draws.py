@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 import math
+from collections.abc import Iterable
 from typing import NamedTuple
 
 import jax.numpy as jnp
@@ -153,12 +154,19 @@ class Draws(_Columns):
 
     def nan_mass(self) -> float:
         """Prior mass of the places at which the density or an output is not a number."""
-        is_bad = ~(self.log_likelihood < np.inf)
-        is_bad |= (self.log_likelihood > -np.inf) & ~(self.log_sizes < np.inf).all(axis=1)
+        is_bad = self.is_bad(range(self.signs.shape[1]))
         with np.errstate(invalid="ignore"):
             ratio = self.log_prior - self.log_proposal
         # A draw whose prior density is not a number either is far outside.
         return math.exp(log_mean(np.where(is_bad & np.isfinite(ratio), ratio, -np.inf)))
+
+    def is_bad(self, outputs: Iterable[int]) -> np.ndarray:
+        """Where the density, or one of some outputs, is not a number."""
+        is_bad = ~(self.log_likelihood < np.inf)
+        has_mass = self.log_likelihood > -np.inf
+        for output in outputs:
+            is_bad |= has_mass & ~(self.log_sizes[:, output] < np.inf)
+        return is_bad
 
 
 class Weights(NamedTuple):

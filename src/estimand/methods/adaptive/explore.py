@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
 
 import jax
 import numpy as np
@@ -11,7 +10,8 @@ import numpy as np
 from estimand.density import Density
 from estimand.estimators import SMC
 from estimand.methods.adaptive.draws import Draws, Evaluated, Part
-from estimand.methods.adaptive.plan import PROBE, Plan, State, evaluate, report
+from estimand.methods.adaptive.from_posterior import explore_from_posterior, scout_from_posterior
+from estimand.methods.adaptive.plan import PROBE, Plan, Scouting, State, evaluate, report
 from estimand.methods.adaptive.proposal import Exploration
 from estimand.runtime import Runtime, Task, run_task
 from estimand.sampling import Mixture, effective_sample_size, prior_positions
@@ -24,6 +24,8 @@ ENOUGH_FROM_PRIOR = 100.0
 
 def explore(plan: Plan, state: State, runtime: Runtime, offer: Callable[[State], None]) -> State:
     """Prior draws, and scouts for the parts that these do not see well enough."""
+    if plan.posterior is not None:
+        return explore_from_posterior(plan, state, runtime)
     report(plan, state, runtime, "drawing from the prior")
     columns = run_task(runtime, draw_prior, plan.density, plan.seed("probe"), PROBE)
     evaluated = Evaluated(*columns)
@@ -31,7 +33,7 @@ def explore(plan: Plan, state: State, runtime: Runtime, offer: Callable[[State],
     if np.isnan(evaluated.positions).any():
         return state._replace(has_nan=True)
     probe = Draws.from_prior(evaluated, plan.sizes.num_replicates)
-    state = state._replace(has_nan=probe.nan_mass() > 0)
+    state = state._replace(probe=probe)
     offer(state._replace(draws=probe))
     prior = run_task(runtime, fit_prior, probe.positions, plan.seed("prior"), kinds=(Mixture,))
     state = state._replace(prior=prior)
@@ -65,17 +67,12 @@ def scouted(
     return state
 
 
-class Scouting(NamedTuple):
-    """What fresh scouts found of a part, and what they spent."""
-
-    found: Exploration
-    spent: int
-
-
 def scout(
     plan: Plan, state: State, runtime: Runtime, parts: Sequence[Part], wider: int = 1
 ) -> tuple[State, dict[Part, Scouting]]:
     """Fresh scouts of some parts: independent runs of sequential Monte Carlo from the prior."""
+    if plan.posterior is not None:
+        return scout_from_posterior(plan, state, runtime, parts, wider)
     if not parts:
         return state, {}
     symbols = ", ".join(dict.fromkeys(part.symbol for part in parts))
@@ -85,10 +82,10 @@ def scout(
     for part, evidence in zip(parts, runtime.map(tasks), strict=True):
         before = state.cost.spent
         state = state.paid(evidence.num_evaluations, evidence.num_gradients)
-        state = state._replace(has_nan=state.has_nan or evidence.num_invalid > 0)
+        log_weights = np.asarray(evidence.log_weights, float)
         found = Exploration(
             points=np.asarray(evidence.positions, float),
-            log_weights=np.asarray(evidence.log_weights, float),
+            log_weights=np.where(log_weights < np.inf, log_weights, -np.inf),
             chains=np.arange(np.size(evidence.log_weights)) // plan.scout.num_steps,
         )
         scoutings[part] = Scouting(found, state.cost.spent - before)

@@ -13,6 +13,7 @@ from estimand.methods.adaptive.draws import (
     output_estimate,
     part_evidence,
 )
+from estimand.methods.adaptive.numbers import largest_nan_share
 from estimand.methods.adaptive.plan import Plan, State, is_thinly_explored
 from estimand.sampling import effective_sample_size
 from estimand.trust import (
@@ -29,11 +30,16 @@ from estimand.trust import (
     without_value,
 )
 
+# A part of which much was missed does not matter if so many times what was found of it is less than
+# the error that was asked for. Not measured.
+NEGLIGIBLE = 10.0
+
 
 def judge(plan: Plan, state: State) -> tuple[OutputEstimate, ...]:
     """The estimate of every output, with its parts and findings."""
     if state.draws is None:
-        finding = _nan_finding() if state.has_nan else no_mass("no draw of the prior has mass")
+        is_nan = state.has_nan or (state.probe is not None and state.probe.nan_mass() > 0)
+        finding = _nan_finding() if is_nan else no_mass("no draw of the prior has mass")
         return (without_value(finding),) * plan.density.num_outputs
     means = Means.of(state.draws)
     evidence = {
@@ -73,7 +79,7 @@ def _judge_output(
     own = {"normaliser": GAMMA2, "plus": Part(1, output), "minus": Part(-1, output)}
     parts = Parts(**{field: evidence.get(part) for field, part in own.items()})
     estimate = output_estimate(means, output, parts)
-    if state.has_nan:
+    if state.has_nan or any(has_nan(state, part) for part in own.values()):
         return estimate.with_findings([_nan_finding()])
     if estimate.findings:
         return estimate
@@ -83,8 +89,10 @@ def _judge_output(
     error = math.hypot(estimate.standard_error, *unseen)
     estimate = estimate._replace(standard_error=error)
     findings: list[Finding] = []
+    goal = plan.limits.relative_error
     for field, part in own.items():
-        if part in state.missed:
+        is_small = NEGLIGIBLE * _size(parts, field, estimate) < goal * estimate.error_scale
+        if part in state.missed and not is_small:
             findings.append(_missed_finding(part))
         if parts.matters(field) and part in evidence:
             log_weights = means.draws.log_weights(part)
@@ -101,6 +109,17 @@ def _judge_output(
     return estimate.with_findings(findings)
 
 
+def has_nan(state: State, part: Part) -> bool:
+    """Whether a part could have mass where it is not a number."""
+    assert state.draws is not None
+    log_z = state.draws.weights(part).log_mean
+    if part.sign and log_z == -math.inf:
+        return False
+    known = [draws for draws in (state.probe, state.draws) if draws is not None]
+    shares = [largest_nan_share(draws, part, log_z) for draws in known]
+    return max(shares) > thresholds.MAX_NAN_SHARE
+
+
 def _size(parts: Parts, field: str, estimate: OutputEstimate) -> float:
     """What a part adds to the value, or takes from it."""
     if field == "normaliser":
@@ -110,7 +129,7 @@ def _size(parts: Parts, field: str, estimate: OutputEstimate) -> float:
 
 
 def _nan_finding() -> Finding:
-    detail = "the density or the target is NaN or +inf where the prior has mass"
+    detail = "the density or the target is NaN or +inf where there could be mass, by what is around"
     return Finding(Status.nan_density, None, detail, "numbers")
 
 

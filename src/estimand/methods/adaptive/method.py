@@ -20,10 +20,11 @@ from estimand.methods.adaptive.draws import GAMMA2, Part
 from estimand.methods.adaptive.explore import explore
 from estimand.methods.adaptive.fit import fit
 from estimand.methods.adaptive.integrate import integrate
-from estimand.methods.adaptive.judge import judge, part_only
+from estimand.methods.adaptive.judge import has_nan, judge, part_only
 from estimand.methods.adaptive.plan import (
     PROBE,
     Effort,
+    Ladder,
     Limits,
     Plan,
     Sizes,
@@ -32,6 +33,7 @@ from estimand.methods.adaptive.plan import (
     report,
     seconds_since,
 )
+from estimand.methods.adaptive.posterior import Posterior
 from estimand.methods.adaptive.proposal import Exploration
 from estimand.methods.adaptive.refine import refine
 from estimand.methods.adaptive.validate import validate
@@ -41,7 +43,7 @@ from estimand.runtime import LocalRuntime, OutOfTimeError, Runtime, run_task
 from estimand.sampling import comparison_scales
 from estimand.sampling import mixture as mixtures
 from estimand.settings import Settings, require_count
-from estimand.trust import Evidence, Finding, Status, thresholds
+from estimand.trust import Evidence, Finding, Status
 
 PILOT = 8192
 FIRST_ROUND = 8192
@@ -135,15 +137,25 @@ class AdaptiveIS(Settings):
     def run_within(self, rng_key: jax.Array, density: Density, runtime: Runtime) -> Run:
         """As `run`, for a method that accounts for budget and time itself."""
         plan = self._plan(rng_key, density, parts_of(density), runtime)
+        return self._run_plan(plan, runtime)[0]
+
+    def run_from(
+        self, rng_key: jax.Array, posterior: Posterior, runtime: Runtime
+    ) -> tuple[Run, dict[Part, tuple[Ladder, ...]]]:
+        """As `run_within`, exploring from the posterior; and the ladders that it climbed."""
+        return self._run_plan(self._plan_from(rng_key, posterior, runtime), runtime)
+
+    def _run_plan(self, plan: Plan, runtime: Runtime) -> tuple[Run, dict[Part, tuple[Ladder, ...]]]:
         limited = runtime.until(plan.started + self.max_seconds)
         try:
-            return _run(plan, _estimate(plan, limited))
+            state = _estimate(plan, limited)
+            return _run(plan, state), state.ladders
         except OutOfTimeError:
             if limited.offered is None:
                 raise
             detail = "the time limit was reached before all checks were made"
             finding = Finding(Status.interrupted, None, detail, "time")
-            return limited.offered().with_finding(finding)
+            return limited.offered().with_finding(finding), {}
 
     def estimate(self, rng_key: jax.Array, density: Density) -> Evidence:
         return self.estimate_in(LocalRuntime(), rng_key, density)
@@ -159,18 +171,35 @@ class AdaptiveIS(Settings):
             positions=plain_positions(plan.density, evidence.positions),
             evaluations=np.asarray([state.cost.num_evaluations]),  # type: ignore[arg-type]
             gradients=np.asarray([state.cost.num_gradients]),  # type: ignore[arg-type]
-            invalid=np.asarray([int(state.has_nan)]),  # type: ignore[arg-type]
+            invalid=np.asarray([int(has_nan(state, part))]),  # type: ignore[arg-type]
         )
 
     def _plan(
         self, rng_key: jax.Array, density: Density, parts: tuple[Part, ...], runtime: Runtime
     ) -> Plan:
-        density = self._in_coordinates(density)
+        plan = self._sized(rng_key, self._in_coordinates(density), parts, runtime)
+        if not density.has_comparisons:
+            return plan
+        report(plan, State(), runtime, "drawing from the prior")
+        seed = plan.seed("scales")
+        scales = run_task(runtime, comparison_scales, plan.density, seed, NUM_SCALE_DRAWS)
+        return plan._replace(softened=plan.density.softened(scales))
+
+    def _plan_from(self, rng_key: jax.Array, posterior: Posterior, runtime: Runtime) -> Plan:
+        density = posterior.fitted
+        plan = self._sized(rng_key, density, parts_of(density), runtime)
+        plan = plan._replace(posterior=posterior)
+        scales = posterior.margin_scales
+        return plan if scales is None else plan._replace(softened=density.softened(scales))
+
+    def _sized(
+        self, rng_key: jax.Array, density: Density, parts: tuple[Part, ...], runtime: Runtime
+    ) -> Plan:
         scout = self.scout_for(density)
         sizes = self._sizes(density, len(parts), self.max_evaluations)
         chains = max(8, int(scout.num_particles * self._scale(len(parts))) // scout.num_steps)
         count = min(chains * scout.num_steps, scout.num_particles)
-        plan = Plan(
+        return Plan(
             density=density,
             softened=density,
             parts=parts,
@@ -180,12 +209,6 @@ class AdaptiveIS(Settings):
             rng_key=rng_key,
             started=runtime.clock(),
         )
-        if not density.has_comparisons:
-            return plan
-        report(plan, State(), runtime, "drawing from the prior")
-        seed = plan.seed("scales")
-        scales = run_task(runtime, comparison_scales, density, seed, NUM_SCALE_DRAWS)
-        return plan._replace(softened=density.softened(scales))
 
     def _in_coordinates(self, density: Density) -> Density:
         standardise = self.standardise
@@ -260,12 +283,15 @@ def _estimate(plan: Plan, runtime: Runtime) -> State:
         parts = tuple(part for part in parts if part in state.missed)
         joined = {part: Exploration.join(state.explored[part]).flattened() for part in parts}
         state = fit(plan, state._replace(found=state.found | joined), runtime, parts)
-    assert state.draws is not None
-    has_nan = state.has_nan or state.draws.nan_mass() > thresholds.MAX_NAN_MASS
-    return state._replace(has_nan=has_nan)
+    return state
 
 
 def _run(plan: Plan, state: State) -> Run:
     """What is known of all outputs in a state."""
     outputs = in_plain_coordinates(judge(plan, state), plan.density)
-    return Run(outputs, *state.cost, notes=(FULL,) if state.is_full else ())
+    notes = [FULL] if state.is_full else []
+    if state.probe is not None and (share := state.probe.nan_mass()) > 0:
+        notes.append(
+            f"the density or f is NaN or +inf in {100 * share:.2g} % of the prior: taken as 0 there"
+        )
+    return Run(outputs, *state.cost, notes=tuple(notes))

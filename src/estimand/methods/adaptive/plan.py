@@ -8,7 +8,7 @@ depends on the order or the place in which tasks run.
 from __future__ import annotations
 
 import math
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -21,8 +21,11 @@ from estimand.methods.adaptive.proposal import Exploration, Proposal
 from estimand.methods.protocol import Cost
 from estimand.model import PLAIN
 from estimand.runtime import Progress, Runtime, Task, compiled_per_model
-from estimand.sampling import Mixture, Warped, entropy_of, in_chunks, named_key, named_seed
+from estimand.sampling import Climbed, Mixture, Warped, entropy_of, in_chunks, named_key, named_seed
 from estimand.trust import thresholds
+
+if TYPE_CHECKING:
+    from estimand.methods.adaptive.posterior import Posterior
 
 PROBE = 4096
 # From this dimension on the curvature at the mode competes with the fit to points.
@@ -56,6 +59,8 @@ class Plan(NamedTuple):
     limits: Limits
     rng_key: jax.Array
     started: float
+    posterior: Posterior | None = None
+    """Chains that explorations start from; None if they start from the prior."""
 
     @property
     def has_ladder(self) -> bool:
@@ -86,17 +91,39 @@ class Effort(NamedTuple):
     seconds: float = 0.0
 
 
+class Scouting(NamedTuple):
+    """What fresh scouts found of a part, and what they spent."""
+
+    found: Exploration
+    spent: int
+
+
+class Ladder(NamedTuple):
+    """What a ladder from the posterior to a part says of Z1±/Z2, island by island."""
+
+    log_z: np.ndarray
+    stiffness: float
+    num_gradients: int
+
+    @classmethod
+    def of(cls, climbed: Climbed) -> Ladder:
+        stiffness = float(np.max(climbed.stiffness, initial=0.0))
+        return cls(climbed.log_z, stiffness, climbed.num_gradients)
+
+
 class State(NamedTuple):
     """What has been found, fitted and spent so far.
 
     `missed` are the parts of which the last validation found more than the draws have, and
     `unseen` the share of each part's mass beyond the reach of the draws. `attempt` counts how often
-    the loop of stages was begun.
+    the loop of stages was begun. `probe` are the first draws of the prior; `has_nan` says that not
+    even these are numbers.
     """
 
     cost: Cost = Cost()
     attempt: int = 0
     has_nan: bool = False
+    probe: Draws | None = None
     is_full: bool = False
     prior: Mixture | None = None
     found: dict[Part, Exploration] = {}  # noqa: RUF012 - never changed in place
@@ -106,6 +133,7 @@ class State(NamedTuple):
     exploration: Effort = Effort()
     proposal: Proposal | None = None
     draws: Draws | None = None
+    ladders: dict[Part, tuple[Ladder, ...]] = {}  # noqa: RUF012
     missed: frozenset[Part] = frozenset()
     unseen: dict[Part, float] = {}  # noqa: RUF012
 

@@ -45,7 +45,7 @@ class Exploration(NamedTuple):
 
         All islands sample the same distribution, and their estimates of Z would only add noise.
         """
-        is_rich = self.log_weights > self.log_weights.max() - MAX_LAG
+        is_rich = self.log_weights >= self.log_weights.max() - MAX_LAG
         return self._replace(log_weights=np.where(is_rich, 0.0, -np.inf))
 
 

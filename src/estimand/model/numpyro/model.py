@@ -40,6 +40,7 @@ from estimand.model.numpyro.transforms import (
     has_integers,
     is_real,
     location_scale,
+    log_density_of_blended,
     plain_transform,
     standardised_transform,
     unconstrained_value,
@@ -106,6 +107,9 @@ class NumpyroModel:
         wanted = coordinates._replace(is_relaxed=coordinates.is_relaxed and has_discrete)
         return dataclasses.replace(self, coordinates=wanted)
 
+    def without_output(self) -> NumpyroModel:
+        return dataclasses.replace(self, output=None)
+
     def identity(self, data: Data) -> Identity:
         return identity_of(self.program, self.shape_of_data, self.path, data)
 
@@ -117,29 +121,29 @@ class NumpyroModel:
 
     def draw(self, rng_key: jax.Array, data: Data) -> jax.Array:
         sites, _ = self._trace(data, None, rng_key)
-        return self._unconstrain(sites, jax.random.fold_in(rng_key, 1))
+        return self._unconstrain(sites, data, jax.random.fold_in(rng_key, 1))
 
     def evaluate(self, position: jax.Array, data: Data) -> Evaluation:
-        sites, value = self._trace(data, self._substitution(position))
-        log_prior, log_likelihood = self._log_densities(sites, position)
+        sites, value = self._trace(data, self._substitution(position, data))
+        log_prior, log_likelihood = self._log_densities(sites, data, position)
         return Evaluation(log_prior, log_likelihood, self._outputs(value))
 
     def assess(self, values: dict[str, jax.Array], data: Data) -> Assessment:
         sites, value = self._trace(data, lambda site: values.get(site["name"]))
-        log_prior, log_likelihood = self._log_densities(sites, None)
+        log_prior, log_likelihood = self._log_densities(sites, data, None)
         return Assessment(
-            position=self._unconstrain(sites),
+            position=self._unconstrain(sites, data),
             log_prior=log_prior,
             log_likelihood=log_likelihood,
             outputs=self._outputs(value),
         )
 
     def values(self, position: jax.Array, data: Data) -> dict[str, jax.Array]:
-        sites, _ = self._trace(data, self._substitution(position))
+        sites, _ = self._trace(data, self._substitution(position, data))
         return {place.name: sites[place.name]["value"] for place in self.places}
 
     def redraw(self, rng_key: jax.Array, position: jax.Array, data: Data) -> Redraw:
-        sites, _ = self._trace(data, self._substitution(position))
+        sites, _ = self._trace(data, self._substitution(position, data))
         drawn, before, after = position, [], []
         for number, place in enumerate(self.places):
             if not place.is_discrete:
@@ -169,7 +173,8 @@ class NumpyroModel:
     # --- the program under NumPyro's handlers ---
 
     def _run(self, data: Data) -> Any:
-        value = self.program.run(self.shape_of_data, data)
+        own = data[:-1] if self.coordinates.is_blended else data
+        value = self.program.run(self.shape_of_data, own)
         for key in self.path:
             value = value[key]
         return value
@@ -187,27 +192,29 @@ class NumpyroModel:
     def _outputs(self, value: Any) -> jax.Array:
         return jnp.zeros(0) if self.output is None else as_numbers(value)
 
-    def _substitution(self, position: jax.Array) -> Callable[[dict], jax.Array | None]:
+    def _substitution(self, position: jax.Array, data: Data) -> Callable[[dict], jax.Array | None]:
         places = {place.name: place for place in self.places}
 
         def substitute(site: dict) -> jax.Array | None:
             place = places.get(site["name"])
             if place is None or site["type"] != "sample":
                 return None
-            value = place.take(position)
-            transform = self._transform(site["fn"], place)
+            value, centredness = place.take(position), self._centredness(place, data)
             # A site inside numpyro's scan is asked for one step at a time.
             step = site["infer"].get("_scan_current_index")
             if step is not None:
+                transform = self._transform(site["fn"], place, None)
                 shift = transform.codomain.event_dim - transform.domain.event_dim
                 if value.ndim > len(site["fn"].shape()) - shift:
                     value = value[step]
+                    centredness = None if centredness is None else centredness[step]
+            transform = self._transform(site["fn"], place, centredness)
             return transform(value)
 
         return substitute
 
     def _log_densities(
-        self, sites: dict, position: jax.Array | None
+        self, sites: dict, data: Data, position: jax.Array | None
     ) -> tuple[jax.Array, jax.Array]:
         """Log prior, with the Jacobian of the position if there is one, and log likelihood."""
         log_prior = jnp.zeros((), jnp.result_type(float))
@@ -217,7 +224,7 @@ class NumpyroModel:
             site = sites[place.name]
             fn = without_mask(site["fn"])
             log_prob = fn.log_prob(site["value"])
-            log_prior += jnp.sum(log_prob)
+            log_density = jnp.sum(log_prob)
             is_freed = freed.get(place.name, ())
             if site["scale"] is not None or any(is_freed):
                 # The prior is what prior draws have; a scale or a mask on top is the likelihood's.
@@ -225,8 +232,14 @@ class NumpyroModel:
                 masked = _masked(site, log_prob, is_freed)
                 log_likelihood += jnp.sum(scale * masked - log_prob)
             if position is not None and place.is_continuous:
-                jacobian = self._transform(fn, place).log_abs_det_jacobian
-                log_prior += jnp.sum(jacobian(place.take(position), site["value"]))
+                coordinates, centredness = place.take(position), self._centredness(place, data)
+                residual = None
+                if centredness is not None:
+                    residual = log_density_of_blended(fn, coordinates, centredness)
+                transform = self._transform(fn, place, centredness)
+                jacobian = jnp.sum(transform.log_abs_det_jacobian(coordinates, site["value"]))
+                log_density = log_density + jacobian if residual is None else residual
+            log_prior += log_density
         for site in sites.values():
             if site["type"] == "sample" and site["is_observed"]:
                 log_prob = observed_log_prob(site)
@@ -234,7 +247,7 @@ class NumpyroModel:
                 log_likelihood += jnp.sum(scaled)
         return log_prior, log_likelihood
 
-    def _unconstrain(self, sites: dict, rng_key: jax.Array | None = None) -> jax.Array:
+    def _unconstrain(self, sites: dict, data: Data, rng_key: jax.Array | None = None) -> jax.Array:
         """The position of a trace, with integers at random in their intervals if there is a key."""
         pieces = [jnp.zeros(0, jnp.result_type(float))]
         for place in self.places:
@@ -243,16 +256,22 @@ class NumpyroModel:
             if rng_key is not None and self.coordinates.is_relaxed:
                 key = jax.random.fold_in(rng_key, place.start)
                 fraction = jax.random.uniform(key, place.shape)
-            value = unconstrained_value(site, self._transform(site["fn"], place, fraction))
+            centredness = self._centredness(place, data)
+            transform = self._transform(site["fn"], place, centredness, fraction)
+            value = unconstrained_value(site, transform)
             pieces.append(jnp.ravel(value))
         return jnp.concatenate([piece.astype(pieces[0].dtype) for piece in pieces])
 
-    def _transform(self, fn: Any, place: Site, fraction: Any = 0.5) -> Any:
+    def _centredness(self, place: Site, data: Data) -> jax.Array | None:
+        """How much of the location and scale of a site's prior its coordinates keep."""
+        return place.take(jnp.asarray(data[-1])) if self.coordinates.is_blended else None
+
+    def _transform(self, fn: Any, place: Site, centredness: Any, fraction: Any = 0.5) -> Any:
         """The map from a site's coordinates to its value."""
         if place.is_discrete:
             return Integers(fn, fraction) if self.coordinates.is_relaxed else Numbers()
-        if self.coordinates.is_standardised:
-            return standardised_transform(without_mask(fn))
+        if self.coordinates.is_standardised or self.coordinates.is_blended:
+            return standardised_transform(without_mask(fn), centredness)
         return plain_transform(fn)
 
 

@@ -1,9 +1,11 @@
 """How coordinates become values of a NumPyro site.
 
 Plain coordinates are NumPyro's unconstrained ones. Standardised coordinates are (x − location) /
-scale where a prior has these: the "non-centred" parametrisation. Where a support has an edge they
-are stretched, so that a density that ends at the edge has Gaussian tails. With relaxed
-integers a real number stands for each integer, in an interval of length one.
+scale where a prior has these: the "non-centred" parametrisation. Blended ones are partially
+centred: a number for each coordinate, its centredness, leads from standardised (0) to the model's
+own (1). Where a support has an edge they are stretched, so that a density that ends at the edge has
+Gaussian tails. With relaxed integers a real number stands for each integer, in an interval of
+length one.
 """
 
 from __future__ import annotations
@@ -16,6 +18,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import numpyro.distributions as dist
+from jax.scipy.linalg import solve_triangular
 from numpyro.distributions import biject_to, constraints
 from numpyro.distributions.transforms import (
     AffineTransform,
@@ -82,30 +85,111 @@ _POSITIVE_SCALES: dict[type, Callable] = {
 }
 
 
-def location_scale(fn: Any) -> Any:
-    """The map that adds location and scale to a standard distribution; None if there are none."""
+class Walk(Transform):
+    """A random walk as the sum of its steps, each multiplied by a scale."""
+
+    domain = constraints.real_vector
+    codomain = constraints.real_vector
+
+    def __init__(self, scale: Any):
+        self.scale = scale
+
+    def __call__(self, x: Any) -> Any:
+        return jnp.cumsum(self.scale * x, axis=-1)
+
+    def _inverse(self, y: Any) -> Any:
+        return jnp.diff(y, axis=-1, prepend=0.0) / self.scale
+
+    def log_abs_det_jacobian(self, x: Any, y: Any, intermediates: Any = None) -> Any:  # noqa: ARG002
+        return jnp.sum(jnp.broadcast_to(jnp.log(self.scale), x.shape), axis=-1)
+
+    def tree_flatten(self) -> tuple:
+        return (self.scale,), (("scale",), {})
+
+
+def location_scale(fn: Any, centredness: Any = None) -> Any:
+    """The map that adds location and scale to a standard distribution; None if there are none.
+
+    With a centredness for each coordinate it adds less of both, and at 1 nothing.
+    """
     base = fn
     while isinstance(base, dist.ExpandedDistribution | dist.Independent):
         base = base.base_dist
     shape = fn.shape()
-    if isinstance(base, _LOCATION_SCALE):
-        return AffineTransform(*(jnp.broadcast_to(x, shape) for x in (base.loc, base.scale)))
-    if isinstance(base, dist.LogNormal):
-        ends = (jnp.broadcast_to(x, shape) for x in (base.loc, base.scale))
-        return ComposeTransform([AffineTransform(*ends), ExpTransform()])
+    if isinstance(base, (*_LOCATION_SCALE, dist.LogNormal)):
+        location, scale = (jnp.broadcast_to(x, shape) for x in (base.loc, base.scale))
+        if centredness is not None:
+            scale = scale ** (1 - centredness)
+            location = location * (1 - centredness * scale)
+        affine = AffineTransform(location, scale)
+        is_positive = isinstance(base, dist.LogNormal)
+        return ComposeTransform([affine, ExpTransform()]) if is_positive else affine
     if isinstance(base, dist.MultivariateNormal):
+        location = jnp.broadcast_to(base.loc, shape)
         factor = jnp.broadcast_to(base.scale_tril, (*shape, shape[-1]))
-        return LowerCholeskyAffine(jnp.broadcast_to(base.loc, shape), factor)
+        if centredness is not None:
+            location = location * (1 - centredness)
+            factor = _blended_factor(factor, centredness)
+        return LowerCholeskyAffine(location, factor)
+    if isinstance(base, dist.GaussianRandomWalk):
+        scale = jnp.broadcast_to(jnp.expand_dims(base.scale, -1), shape)
+        return Walk(scale if centredness is None else scale ** (1 - centredness))
     if type(base) in _POSITIVE_SCALES:
         scale = jnp.broadcast_to(_POSITIVE_SCALES[type(base)](base), shape)
-        shift = AffineTransform(jnp.log(scale), jnp.ones(shape, scale.dtype))
-        return ComposeTransform([Stretch(), shift, ExpTransform()])
+        shift = jnp.log(scale) if centredness is None else (1 - centredness) * jnp.log(scale)
+        shifted = AffineTransform(shift, jnp.ones(shape, scale.dtype))
+        return ComposeTransform([Stretch(), shifted, ExpTransform()])
     return None
 
 
-def standardised_transform(fn: Any) -> Any:
-    """The map from standardised coordinates to the support of a distribution."""
-    transform = location_scale(fn)
+def log_density_of_blended(fn: Any, x: Any, centredness: Any) -> Any:
+    """The log density of blended coordinates in all; None if there is no location and scale.
+
+    It is that of the residual, found without the site's value: where the scale is tiny, the value
+    minus the location is all rounding.
+    """
+    base = fn
+    while isinstance(base, dist.ExpandedDistribution | dist.Independent):
+        base = base.base_dist
+    shape = fn.shape()
+    if isinstance(base, (*_LOCATION_SCALE, dist.LogNormal)):
+        location, scale = (jnp.broadcast_to(value, shape) for value in (base.loc, base.scale))
+        residual = (x - centredness * location) * scale**-centredness
+        log_prob = _standard(base).log_prob(residual)
+        return jnp.sum(log_prob - centredness * jnp.log(scale))
+    if isinstance(base, dist.GaussianRandomWalk):
+        scale = jnp.broadcast_to(jnp.expand_dims(base.scale, -1), shape)
+        log_prob = dist.Normal().log_prob(x * scale**-centredness)
+        return jnp.sum(log_prob - centredness * jnp.log(scale))
+    if isinstance(base, dist.MultivariateNormal):
+        factor = jnp.broadcast_to(base.scale_tril, (*shape, shape[-1]))
+        blended = _blended_factor(factor, centredness)
+        shift = jnp.einsum("...ij,...j->...i", blended, x) - centredness * base.loc
+        residual = solve_triangular(factor, shift[..., None], lower=True)[..., 0]
+        diagonals = (jnp.diagonal(item, axis1=-2, axis2=-1) for item in (blended, factor))
+        change = jnp.sum(jnp.log(next(diagonals)) - jnp.log(next(diagonals)))
+        return jnp.sum(dist.Normal().log_prob(residual)) + change
+    return None
+
+
+def _standard(base: Any) -> Any:
+    """The standard distribution of a family with location and scale."""
+    if isinstance(base, dist.StudentT):
+        return dist.StudentT(base.df)
+    return dist.Normal() if isinstance(base, dist.LogNormal) else type(base)(0.0, 1.0)
+
+
+def _blended_factor(factor: Any, centredness: Any) -> Any:
+    """Rows of a Cholesky factor between themselves and those of the unit matrix."""
+    sizes = jnp.sqrt(jnp.sum(factor**2, axis=-1, keepdims=True))
+    share = centredness[..., None]
+    own = sizes * jnp.eye(factor.shape[-1], dtype=factor.dtype)
+    return sizes**-share * ((1 - share) * factor + share * own)
+
+
+def standardised_transform(fn: Any, centredness: Any = None) -> Any:
+    """The map from standardised or blended coordinates to the support of a distribution."""
+    transform = location_scale(fn, centredness)
     if transform is None:
         plain = plain_transform(fn)
         transform = plain if is_real(fn.support) else ComposeTransform([Stretch(), plain])
