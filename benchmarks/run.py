@@ -16,6 +16,7 @@ from benchmarks import (
     high_dimension,
     lifting,
     missed_modes,
+    people,
     throughput,
 )
 from benchmarks.measure import write_record
@@ -30,6 +31,7 @@ BENCHMARKS = {
     "peers": sweep.main,
     "missed_modes": missed_modes.main,
     "cold_start": cold_start.main,
+    "people": people.main,
     "throughput": throughput.main,
     "lifting": lifting.main,
     "gradient_mode": gradient_mode.main,

@@ -46,7 +46,12 @@ def programs(dimension: int, num_outputs: int) -> list[str]:
 
 
 @pytest.mark.parametrize(
-    ("dimension", "at_most"), [(2, 4), pytest.param(8, 7, marks=pytest.mark.slow)]
+    ("dimension", "at_most"),
+    [
+        (2, 4),
+        pytest.param(8, 6, marks=pytest.mark.slow),
+        pytest.param(14, 7, marks=pytest.mark.slow),
+    ],
 )
 def test_programs_are_few_and_the_same_for_one_output_as_for_five(
     dimension: int, at_most: int

@@ -193,7 +193,8 @@ def test_prior_draws_of_distributions_that_need_jaxs_own_generator(seed: int) ->
     assert np.isfinite(positions).all()
     problem = PROBLEMS["drawn_kicks"]
     expectation = ep.expectation(problem.model)(*problem.args)
-    result = ep.estimate_expectation(expectation, ep.AdaptiveIS(max_evaluations=100_000))
+    method = ep.AdaptiveIS(max_evaluations=100_000)
+    result = ep.estimate_expectation(expectation, method, throw=False)
     output = result.outputs[0]
     truth = float(np.ravel(problem.value)[0])
     assert_estimate(output.value, output.standard_error, truth, degrees=output.degrees)

@@ -26,9 +26,10 @@ from estimand.trust import (
     check_goal,
 )
 
-# From this dimension on chains of the posterior come first: below it random walks from the prior
-# explore well, and see modes that are far apart.
-MIN_POSTERIOR_DIMENSION = 7
+# From this dimension on chains of the posterior come first. Below it scouts from the prior explore
+# well and see modes that are far apart, and there is less to compile: a Gaussian in 10 dimensions
+# takes 0.6 of NUTS's first answer, and 0.8 by chains (`benchmarks.cold_start`).
+MIN_POSTERIOR_DIMENSION = 13
 # The least that chains of the posterior need.
 MIN_POSTERIOR_BUDGET = 2_000_000
 # Above this dimension nothing starts from the prior.
@@ -62,10 +63,10 @@ class Auto(Settings):
     the model's own ones) and, where its own checks do not pass, in the other ones. Outputs that no
     mixture fits, and programs with discrete sites that are not integers, are estimated by `TABI`
     with independent islands of `SMC`, whose error is that between islands: coarser, and honest.
-    From 7 continuous dimensions on, and where a prior is improper, chains of the posterior come
-    first: a mixture fitted to them and to ladders from them to the target, their averages, or the
-    ladders themselves. Routes that contradict each other say so in the status, and the estimate's
-    notes say which output went which way.
+    From 13 continuous dimensions on, for hierarchies and where a prior is improper, chains of the
+    posterior come first: a mixture fitted to them and to ladders from them to the target, their
+    averages, or the ladders themselves. Routes that contradict each other say so in the status, and
+    the estimate's notes say which output went which way.
 
     Args:
         relative_error: standard error to reach, relative to the value.

@@ -26,6 +26,11 @@ from estimand.trust import (
     thresholds,
 )
 
+# What islands do not show of their errors: on models with known answers those of ladders were 1.7
+# times as large as islands said, in the root mean square of 31 outputs (`benchmarks.people`), where
+# those of mixtures were 0.95 and of averages 1.1 times as large.
+ERROR_FACTOR = 2.0
+
 
 def by_ladders(
     ladders: dict[Part, tuple[Ladder, ...]], output: int, relative_error: float
@@ -45,7 +50,7 @@ def by_ladders(
     for sign, values in present.items():
         part = Part(sign, output)
         sizes = np.exp(values - log_scale)
-        error = float(sizes.std(ddof=1)) / math.sqrt(sizes.size)
+        error = ERROR_FACTOR * float(sizes.std(ddof=1)) / math.sqrt(sizes.size)
         value += sign * float(sizes.mean())
         variance += error**2
         magnitude += float(sizes.mean())

@@ -24,7 +24,6 @@ from numpyro.distributions.transforms import (
     AffineTransform,
     ComposeTransform,
     ExpTransform,
-    LowerCholeskyAffine,
     ParameterFreeTransform,
     Transform,
 )
@@ -107,6 +106,29 @@ class Walk(Transform):
         return (self.scale,), (("scale",), {})
 
 
+class CholeskyAffine(Transform):
+    """x ↦ location + factor·x, as NumPyro's, which has no batches of factors before 0.22."""
+
+    domain = constraints.real_vector
+    codomain = constraints.real_vector
+
+    def __init__(self, location: Any, factor: Any):
+        self.location, self.factor = location, factor
+
+    def __call__(self, x: Any) -> Any:
+        return self.location + jnp.einsum("...ij,...j->...i", self.factor, x)
+
+    def _inverse(self, y: Any) -> Any:
+        return solve_triangular(self.factor, (y - self.location)[..., None], lower=True)[..., 0]
+
+    def log_abs_det_jacobian(self, x: Any, y: Any, intermediates: Any = None) -> Any:  # noqa: ARG002
+        diagonal = jnp.diagonal(self.factor, axis1=-2, axis2=-1)
+        return jnp.sum(jnp.log(diagonal), axis=-1)
+
+    def tree_flatten(self) -> tuple:
+        return (self.location, self.factor), (("location", "factor"), {})
+
+
 def location_scale(fn: Any, centredness: Any = None) -> Any:
     """The map that adds location and scale to a standard distribution; None if there are none.
 
@@ -130,7 +152,7 @@ def location_scale(fn: Any, centredness: Any = None) -> Any:
         if centredness is not None:
             location = location * (1 - centredness)
             factor = _blended_factor(factor, centredness)
-        return LowerCholeskyAffine(location, factor)
+        return CholeskyAffine(location, factor)
     if isinstance(base, dist.GaussianRandomWalk):
         scale = jnp.broadcast_to(jnp.expand_dims(base.scale, -1), shape)
         return Walk(scale if centredness is None else scale ** (1 - centredness))
