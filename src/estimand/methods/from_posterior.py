@@ -27,12 +27,12 @@ from estimand.methods.adaptive import (
 )
 from estimand.methods.protocol import Cost, Run
 from estimand.runtime import Progress, Runtime
-from estimand.sampling import entropy_of, named_key, named_seed
+from estimand.sampling import ensemble, entropy_of, named_key, named_seed
 from estimand.trust import OutputEstimate, Status, check_agreement, thresholds
 
 # Share of the budget for the mixture; the rest is for chains and ladders.
 MIXTURE_SHARE = 0.6
-# Chains go on while the error that is asked for can be reached with so much of the budget.
+# How often the number of draws is doubled, and that of ladders raised, at the most.
 MAX_DOUBLINGS = 6
 BY_MIXTURE = "a mixture fitted to chains of the posterior"
 BY_CHAINS = "the average over chains of the posterior"
@@ -146,7 +146,7 @@ def _by_chains(seed: tuple[int, ...], known: _Known, runtime: Runtime, left: _Le
             Progress("more draws", known.cost.spent, int(min(left.limits.max_evaluations, 2**62)))
         )
         before = known.posterior.cost
-        rounds = num_moves // 10
+        rounds = num_moves // ensemble.NUM_MOVES
         posterior = more_draws(known.posterior, (*seed, number), runtime, rounds)
         added = Cost(
             posterior.cost.num_evaluations - before.num_evaluations,

@@ -3,7 +3,7 @@
 Sixty-four chains in eight islands move together. Step size, metric and coordinates come from the
 chains themselves, each island's from the other islands; random numbers and the length of the
 trajectories are arguments. What is compiled has the density once and no adaptation in it: NumPyro's
-NUTS takes three to six times as long for fewer effective draws (docs/performance.md, "Chains").
+NUTS takes several times as long to compile and to run (docs/models.md has the seconds of both).
 """
 
 from __future__ import annotations
