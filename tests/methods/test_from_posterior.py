@@ -167,3 +167,11 @@ def test_same_key_same_result() -> None:
         for _ in range(2)
     )
     assert [output.value for output in one.outputs] == [output.value for output in other.outputs]
+
+
+@pytest.mark.slow
+def test_averages_that_nothing_has_checked_are_interrupted() -> None:
+    """A time limit leaves what the chains say, and does not call it `ok`."""
+    result = ep.estimate_expectation(groups(Y), ep.Auto(max_seconds=1e-3), throw=False)
+    assert {status.name for status in result.statuses} == {"interrupted"}
+    assert abs(result.outputs[0].value - first_group()[0]) < 0.1

@@ -66,7 +66,8 @@ def estimate_from_posterior(
     posterior = sample_posterior(density, named_key(rng_key, "posterior"), runtime)
     known = _Known(
         posterior=posterior,
-        outputs=_routed(averages(posterior, limits.relative_error), BY_CHAINS),
+        # Without a route: nothing has checked them yet, and a run that ends here is interrupted.
+        outputs=averages(posterior, limits.relative_error),
         ladders={},
         cost=posterior.cost,
         notes=tuple(NOTE_IMPROPER.format(site=site) for site in density.layout.improper_sites[:1]),
