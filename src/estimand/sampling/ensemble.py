@@ -8,6 +8,7 @@ NUTS takes several times as long to compile and to run (docs/models.md has the s
 
 from __future__ import annotations
 
+import functools
 import math
 from typing import Any, NamedTuple
 
@@ -88,40 +89,42 @@ def _trajectories(
     factors: jax.Array,
     noise: jax.Array,
     thresholds: jax.Array,
+    is_first: jax.Array,
     num_leapfrog: jax.Array,
 ) -> tuple:
-    """States after every move, acceptance probabilities, and positions that are not numbers."""
-    steps = step_sizes[..., None]
+    """States after every move, acceptance probabilities, and positions that are not numbers.
+
+    The first of the moves only evaluates where the chains start, by a step of length 0, so that
+    the density is compiled once and not twice.
+    """
 
     def evaluated(positions: jax.Array) -> tuple:
-        return jax.vmap(jax.vmap(lambda position: density.value_and_gradient(position, point)))(
-            positions
-        )
-
-    def stretched(momenta: jax.Array) -> jax.Array:
-        return jnp.einsum("ide,ice->icd", factors, momenta)
-
-    def force(gradients: jax.Array) -> jax.Array:
-        return 0.5 * steps * jnp.einsum("ide,icd->ice", factors, gradients)
-
-    def leapfrog(_: int, carry: tuple) -> tuple:
-        positions, momenta, (_, _, gradients) = carry
-        momenta += force(gradients)
-        positions += steps * stretched(momenta)
-        found = evaluated(positions)
-        return positions, momenta + force(found[2]), found
+        one = functools.partial(density.value_and_gradient, point=point)
+        found = jax.vmap(jax.vmap(one))(positions)
+        return jax.tree.map(lambda x: x.astype(starts.dtype), found)
 
     def move(carry: tuple, given: tuple) -> tuple:
         positions, found = carry
-        momenta, threshold = given
-        ends, end_momenta, end = lax.fori_loop(
-            0, num_leapfrog, leapfrog, (positions, momenta, found)
-        )
+        momenta, threshold, is_first = given
+        steps = jnp.where(is_first, 0.0, step_sizes)[..., None]
+
+        def force(gradients: jax.Array) -> jax.Array:
+            return 0.5 * steps * jnp.einsum("ide,icd->ice", factors, gradients)
+
+        def leapfrog(_: int, carry: tuple) -> tuple:
+            positions, momenta, (_, _, gradients) = carry
+            momenta += force(gradients)
+            positions += steps * jnp.einsum("ide,ice->icd", factors, momenta)
+            found = evaluated(positions)
+            return positions, momenta + force(found[2]), found
+
+        count = jnp.where(is_first, 1, num_leapfrog)
+        ends, end_momenta, end = lax.fori_loop(0, count, leapfrog, (positions, momenta, found))
         gained = 0.5 * jnp.sum(end_momenta**2 - momenta**2, axis=-1)
         log_ratio = end[1] - found[1] - gained
         is_number = ~jnp.isnan(log_ratio)
         log_ratio = jnp.where(is_number, log_ratio, -jnp.inf)
-        is_accepted = threshold < log_ratio
+        is_accepted = is_first | (threshold < log_ratio)
 
         def chosen(new: jax.Array, old: jax.Array) -> jax.Array:
             axes = (1,) * (new.ndim - is_accepted.ndim)
@@ -132,7 +135,11 @@ def _trajectories(
         is_bad = ~is_number & jnp.isfinite(ends).all(axis=-1)
         return carry, (carry[0], carry[1][0], rate, is_bad)
 
-    return lax.scan(move, (starts, evaluated(starts)), (noise, thresholds))[1]
+    zeros = jnp.zeros(starts.shape[:2], starts.dtype)
+    rungs = (density.num_rungs,) if density.num_rungs > 1 else ()
+    targets = jnp.zeros((*zeros.shape, *rungs), zeros.dtype)
+    nothing = Terms(zeros, zeros, targets), zeros, jnp.zeros_like(starts)
+    return lax.scan(move, (starts, nothing), (noise, thresholds, is_first))[1]
 
 
 def advance(
@@ -169,8 +176,9 @@ def advance(
     if num_leapfrog is None:
         length = TRAJECTORY * rng.uniform(shortest, 2 - shortest) / way.step_size
         num_leapfrog = int(np.clip(math.ceil(length), 1, MAX_LEAPFROG))
-    noise = rng.standard_normal((NUM_MOVES, *shape))
-    thresholds = -rng.standard_exponential((NUM_MOVES, *shape[:2]))
+    noise = np.concatenate([np.zeros((1, *shape)), rng.standard_normal((NUM_MOVES, *shape))])
+    thresholds = np.zeros((1 + NUM_MOVES, *shape[:2]))
+    thresholds[1:] = -rng.standard_exponential((NUM_MOVES, *shape[:2]))
     dtype = jnp.result_type(float)
     arguments = (
         starts,
@@ -181,8 +189,11 @@ def advance(
         thresholds,
     )
     arguments = jax.tree.map(lambda x: np.asarray(x, dtype), arguments)
-    found = _trajectories(density, *arguments, np.int32(num_leapfrog))
-    positions, terms, acceptance, is_bad = jax.tree.map(lambda x: np.asarray(x, float), found)
+    is_first = np.arange(1 + NUM_MOVES) == 0
+    found = _trajectories(density, *arguments, is_first, np.int32(num_leapfrog))
+    positions, terms, acceptance, is_bad = jax.tree.map(
+        lambda x: np.asarray(x, float)[1:], found
+    )
     if chosen:
         positions = recoordinated(density, charts[0], positions)
     num_chains = shape[0] * shape[1]

@@ -195,7 +195,7 @@ def evaluate(density: Density, positions: np.ndarray) -> list[np.ndarray]:
     return [np.asarray(column, float) for column in columns]
 
 
-@compiled_per_model
+@compiled_per_model(optimisation=1)
 def _evaluate(density: Density, positions: jax.Array) -> tuple:
     def one(position: jax.Array) -> tuple:
         terms, outputs = density.evaluate(position)
