@@ -8,6 +8,7 @@ import time
 
 from benchmarks import (
     accuracy,
+    adversarial,
     cold_start,
     coverage,
     dimension,
@@ -24,6 +25,7 @@ from benchmarks.peers import sweep
 
 BENCHMARKS = {
     "accuracy": accuracy.main,
+    "adversarial": adversarial.main,
     "coverage": coverage.main,
     "dimension": dimension.main,
     "high_dimension": high_dimension.main,

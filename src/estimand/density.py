@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax import lax
 from jax.extend.core import Literal, jaxprs_in_params
 
 from estimand.model import (
@@ -28,7 +29,7 @@ from estimand.model import (
     shape_of_key,
 )
 from estimand.runtime import NUM_KEPT_MODELS, compiled_per_model
-from estimand.target import Reading, SignedLog, read
+from estimand.target import Interval, Look, Reading, SignedLog, read
 
 # What a gradient counts as in budgets and costs, in evaluations. A convention; not measured.
 GRADIENT_COST = 3
@@ -47,6 +48,9 @@ NUM_KEPT_READINGS = 4 * NUM_KEPT_MODELS
 _CALLS = ("jit", "pjit", "closed_call")
 
 _SIGNS = dict(zip(PARTS, (1, -1, 0), strict=True))
+# In the place of a sign: the distance of an output from a number, whatever its sign.
+MAGNITUDE = 2
+_NO_CENTRE = np.float64(0.0)
 
 
 class Terms(NamedTuple):
@@ -113,26 +117,41 @@ def is_invalid(log_density: jax.Array) -> jax.Array:
     return ~(log_density < jnp.inf)
 
 
+def log_distance(sign: jax.Array, log_abs: jax.Array, centre: jax.Array) -> jax.Array:
+    """log |sign · exp(log_abs) − centre|; −inf, with derivative 0, where it is 0."""
+    is_centred = centre != 0
+    log_centre = jnp.log(jnp.abs(jnp.where(is_centred, centre, 1.0)))
+    larger = jnp.maximum(log_abs, log_centre)
+    top = lax.stop_gradient(jnp.where(jnp.isfinite(larger), larger, 0.0))
+    difference = sign * jnp.exp(log_abs - top) - jnp.sign(centre) * jnp.exp(log_centre - top)
+    is_zero = difference == 0
+    distance = jnp.log(jnp.abs(jnp.where(is_zero, 1.0, difference))) + top
+    return jnp.where(is_centred, jnp.where(is_zero, -jnp.inf, distance), log_abs)
+
+
 @functools.partial(
     jax.tree_util.register_dataclass,
-    data_fields=["arrays", "sign", "output", "scales", "softness"],
-    meta_fields=["model", "written"],
+    data_fields=["arrays", "sign", "output", "centre", "scales", "softness"],
+    meta_fields=["model", "written", "has_looks"],
 )
 @dataclasses.dataclass(frozen=True)
 class Density:
     """One of the three densities of a bound program.
 
     `written` are constants of the program by their place among the arrays, if what is evaluated
-    depends on their values; they are compiled in.
+    depends on their values; they are compiled in. With `has_looks` the terms of sums stand behind
+    the outputs, as further ones (`looks`). `centre` is what `magnitude` measures an output from.
     """
 
     model: Model
     arrays: tuple[jax.Array, ...]
     sign: Any
     output: Any
+    centre: Any = _NO_CENTRE
     scales: Any = None
     softness: Any = None
     written: tuple[tuple[int, Constant], ...] = ()
+    has_looks: bool = False
 
     @classmethod
     def of(cls, bound: Bound) -> Density:
@@ -163,18 +182,45 @@ class Density:
         """γ1⁺, γ1⁻ (of one output) or γ2 of the same program."""
         return dataclasses.replace(self, sign=np.int32(_SIGNS[name]), output=np.int32(output))
 
+    def magnitude(self, output: int, centre: float = 0.0) -> Density:
+        """γ·|f − centre| of one output, or of a term behind the outputs."""
+        number = np.asarray(centre, jnp.result_type(float))
+        return dataclasses.replace(
+            self, sign=np.int32(MAGNITUDE), output=np.int32(output), centre=number
+        )
+
+    def with_looks(self) -> Density:
+        """The same with the terms of sums behind the outputs, and with `magnitude`."""
+        return dataclasses.replace(self, has_looks=True)
+
+    @property
+    def looks(self) -> tuple[Look, ...]:
+        """The terms of sums in the return value and in the density; see `with_looks`."""
+        return () if self._reading is None else self._reading.looks
+
     @property
     def known_signs(self) -> np.ndarray:
         """For each output 1 if its expression is never negative, −1 if never positive, else 0."""
         reading = self._reading
-        if reading is None:
-            return np.zeros(0, int)
+        return np.zeros(0, int) if reading is None else reading.signs_with(self._known_inputs())
+
+    @property
+    def bounds(self) -> Interval:
+        """Bounds of each output, and of each term behind them, by their expressions."""
+        assert self._reading is not None
+        return self._reading.bounds_with(self._known_inputs())
+
+    def farthest(self, output: int, centre: float = 0.0) -> float:
+        """How far from a number an output, or a term behind them, can be."""
+        return max(abs(float(bound[output]) - centre) for bound in self.bounds)
+
+    def _known_inputs(self) -> dict[int, np.ndarray]:
         values = [
             (place, Constant.of(array))
             for place, array in enumerate(self.arrays)
             if _is_known(array)
         ]
-        return reading.signs_with(_inputs(values))
+        return _inputs(values)
 
     @property
     def has_comparisons(self) -> bool:
@@ -211,6 +257,7 @@ class Density:
             scales=None,
             softness=None,
             written=(),
+            has_looks=False,
         )
 
     def relaxed(self) -> Density:
@@ -283,6 +330,9 @@ class Density:
         """log f± of this part's output, which may be anything where the likelihood is 0."""
         sign, log_abs = outputs.sign[self.output], outputs.log_abs[self.output]
         log_f = jnp.where(self.sign * sign > 0, log_abs, -jnp.inf)
+        if self.has_looks:
+            distance = log_distance(sign, log_abs, jnp.asarray(self.centre, log_abs.dtype))
+            log_f = jnp.where(self.sign == MAGNITUDE, distance, log_f)
         log_f = jnp.where(jnp.isnan(log_abs), jnp.nan, log_f)
         log_f = jnp.where((log_likelihood == -jnp.inf) & is_invalid(log_f), -jnp.inf, log_f)
         return jnp.where(self.sign == 0, 0.0, log_f)
@@ -292,7 +342,7 @@ class Density:
         if self.model.output is None:
             return None
         avals = tuple(jax.typeof(array) for array in self.arrays)
-        return _reading(self.model, avals, jnp.result_type(float), self.written)
+        return _reading(self.model, avals, jnp.result_type(float), self.written, self.has_looks)
 
     def outputs(self, position: jax.Array) -> jax.Array:
         """Every output at a position."""
@@ -423,11 +473,15 @@ def _struct(aval: Any) -> jax.ShapeDtypeStruct:
 
 @functools.lru_cache(maxsize=NUM_KEPT_READINGS)
 def _reading(
-    model: Model, avals: tuple, dtype: Any, written: tuple[tuple[int, Constant], ...]
+    model: Model,
+    avals: tuple,
+    dtype: Any,
+    written: tuple[tuple[int, Constant], ...],
+    has_looks: bool,
 ) -> Reading:
     """The traced model: log densities along with the outputs that are read."""
     if written:
-        return _reading(model, avals, dtype, ()).with_known(_inputs(written))
+        return _reading(model, avals, dtype, (), has_looks).with_known(_inputs(written))
 
     def evaluate(position: jax.Array, arrays: tuple) -> tuple:
         found = model.evaluate(position, arrays)
@@ -435,7 +489,8 @@ def _reading(
 
     structs = tuple(map(_struct, avals))
     dimension = Layout(model.sites).dimension
-    return read(evaluate, jax.ShapeDtypeStruct((dimension,), dtype), structs)
+    position = jax.ShapeDtypeStruct((dimension,), dtype)
+    return read(evaluate, position, structs, has_looks=has_looks, log_density=1)
 
 
 @functools.lru_cache(maxsize=NUM_KEPT_READINGS)

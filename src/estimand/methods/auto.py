@@ -20,10 +20,12 @@ from estimand.runtime import OutOfTimeError, Progress, Runtime
 from estimand.sampling import named_key
 from estimand.settings import Settings, require_count
 from estimand.trust import (
+    UNMET,
     Finding,
     OutputEstimate,
     Status,
     check_goal,
+    check_magnitude,
 )
 
 # From this dimension on chains of the posterior come first. Below it scouts from the prior explore
@@ -213,7 +215,10 @@ class Journey(NamedTuple):
         outputs, notes = list(self.outputs), list(self.notes)
         for number in self.weak:
             mine, other = outputs[number], others.get(number)
-            if other is None or not _is_better(other, mine):
+            if other is None:
+                continue
+            other = other.with_findings(check_magnitude(other, mine))
+            if not _is_better(other, mine):
                 continue
             notes.append(f"{self._label(number)} by {route} (was {mine.status.name})")
             outputs[number] = other._replace(route=route)
@@ -322,7 +327,11 @@ class _Islands:
         islands = dataclasses.replace(ISLANDS, num_particles=chains * ISLANDS.num_steps)
         run = _by_parts(journey, self.name, islands, outputs)
         if journey.outputs:
-            found = dict(zip(outputs, run.outputs, strict=True))
+            # Islands do not look for what the routes before them have not met.
+            found = {
+                number: output.with_findings(journey.outputs[number].findings_of(UNMET))
+                for number, output in zip(outputs, run.outputs, strict=True)
+            }
             return journey.with_run(run).taking(found, self.name)
         site = journey.density.layout.discrete_sites[0]
         run = run.with_notes(f"by islands of SMC: site {site!r} is discrete")

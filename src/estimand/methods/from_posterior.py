@@ -28,7 +28,14 @@ from estimand.methods.adaptive import (
 from estimand.methods.protocol import Cost, Run
 from estimand.runtime import Progress, Runtime
 from estimand.sampling import ensemble, entropy_of, named_key, named_seed
-from estimand.trust import OutputEstimate, Status, check_agreement, thresholds
+from estimand.trust import (
+    UNMET,
+    OutputEstimate,
+    Status,
+    check_agreement,
+    check_magnitude,
+    thresholds,
+)
 
 # Share of the budget for the mixture; the rest is for chains and ladders.
 MIXTURE_SHARE = 0.6
@@ -63,7 +70,8 @@ def estimate_from_posterior(
     started = runtime.clock()
     budget = int(min(limits.max_evaluations, 2**62))
     runtime.report(Progress("sampling the posterior", 0, budget))
-    posterior = sample_posterior(density, named_key(rng_key, "posterior"), runtime)
+    key = named_key(rng_key, "posterior")
+    posterior = sample_posterior(density.with_looks(), key, runtime)
     known = _Known(
         posterior=posterior,
         # Without a route: nothing has checked them yet, and a run that ends here is interrupted.
@@ -127,9 +135,16 @@ def _taking(known: _Known, others: dict[int, OutputEstimate]) -> _Known:
     """Others' outputs where these are better and the present ones are not `ok`."""
     outputs = list(known.outputs)
     for number, other in others.items():
-        if not outputs[number].status and _is_better(other, outputs[number]):
+        mine = outputs[number]
+        other = other.with_findings(check_magnitude(other, mine))
+        if not mine.status and _is_better(other, mine):
             outputs[number] = other
     return known._replace(outputs=tuple(outputs))
+
+
+def _with_unmet(known: _Known, number: int, other: OutputEstimate) -> OutputEstimate:
+    """Another estimate of an output, with what the looks of the present one have not met."""
+    return other.with_findings(known.outputs[number].findings_of(UNMET))
 
 
 def _by_chains(seed: tuple[int, ...], known: _Known, runtime: Runtime, left: _Left) -> _Known:
@@ -176,7 +191,7 @@ def _by_more_ladders(seed: tuple[int, ...], known: _Known, runtime: Runtime, lef
     """Estimates by ladders, with more of them while that can reach the requested error."""
     for number in range(MAX_DOUBLINGS):
         found = {
-            k: estimate._replace(route=BY_LADDERS)
+            k: _with_unmet(known, k, estimate._replace(route=BY_LADDERS))
             for k, output in enumerate(known.outputs)
             if not output.status
             and (estimate := by_ladders(known.ladders, k, left.goal)) is not None

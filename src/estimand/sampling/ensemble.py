@@ -191,9 +191,7 @@ def advance(
     arguments = jax.tree.map(lambda x: np.asarray(x, dtype), arguments)
     is_first = np.arange(1 + NUM_MOVES) == 0
     found = _trajectories(density, *arguments, is_first, np.int32(num_leapfrog))
-    positions, terms, acceptance, is_bad = jax.tree.map(
-        lambda x: np.asarray(x, float)[1:], found
-    )
+    positions, terms, acceptance, is_bad = jax.tree.map(lambda x: np.asarray(x, float)[1:], found)
     if chosen:
         positions = recoordinated(density, charts[0], positions)
     num_chains = shape[0] * shape[1]

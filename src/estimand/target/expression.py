@@ -23,6 +23,8 @@ from estimand.target.intervals import Interval
 from estimand.target.scaled import EVENT_RULES, MAX_DEGREE, NUMBER_RULES, SOURCES, STRUCTURAL
 
 COMPARISONS = ("gt", "ge", "lt", "le")
+# Of integers: the closer they are, the closer they are to being equal.
+EQUALITIES = ("eq", "ne")
 # Calls whose equations are part of the expression.
 _CALLS = ("jit", "pjit", "closed_call", "core_call", "core_closed_call", "custom_lin")
 # Calls that stand for their equations but are evaluated as a whole, with their own derivative.
@@ -49,7 +51,10 @@ _SAFE_RANGE = (1e-9, 1e9)
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Step:
-    """One equation; `shadows` are the results of a whole call, made by its own equations."""
+    """One equation; `shadows` are the results of a whole call, made by its own equations.
+
+    `equation` is what JAX has traced; None for a step that was written for another one.
+    """
 
     name: str
     params: dict
@@ -58,9 +63,10 @@ class Step:
     outputs: tuple[int, ...]
     shadows: tuple[int, ...] = ()
     is_guard: bool = False
+    equation: Any = None
 
 
-class _Flat:
+class Flat:
     """A jaxpr with its calls written out; variables are numbers."""
 
     def __init__(self, closed: core.ClosedJaxpr) -> None:
@@ -105,9 +111,10 @@ class _Flat:
                     is_function = hides and name.startswith("custom")
                     shadows = self.inline(inner, operands, is_guard or is_function)
                 apply = functools.partial(_bind, equation)
-                self.steps.append(
-                    Step(name, equation.params, apply, operands, results, shadows, is_guard)
+                step = Step(
+                    name, equation.params, apply, operands, results, shadows, is_guard, equation
                 )
+                self.steps.append(step)
             places.update(zip(equation.outvars, results, strict=True))
         return tuple(map(place, jaxpr.outvars))
 
@@ -216,7 +223,7 @@ def analyse(
 
     `known` are the values of other inputs, by their place: the plan is for these values alone.
     """
-    flat = _Flat(closed)
+    flat = Flat(closed)
     *auxiliary, output = flat.outputs
     steps = _ancestors(flat.steps, output)
     constants = {**flat.constants, **{flat.inputs[k]: value for k, value in known.items()}}
@@ -254,7 +261,7 @@ def _ancestors(steps: list[Step], output: int) -> list[Step]:
     return found[::-1]
 
 
-def _live(flat: _Flat, active: set[Step]) -> list[Step]:
+def _live(flat: Flat, active: set[Step]) -> list[Step]:
     """The steps whose plain values are needed."""
     needed, found = set(flat.outputs), []
     for step in reversed(flat.steps):
@@ -312,7 +319,7 @@ def has_number_rule(step: Step) -> bool:
 
 
 def _scaled(
-    flat: _Flat, steps: list[Step], bounds: dict[int, Interval], constants: dict[int, Any]
+    flat: Flat, steps: list[Step], bounds: dict[int, Interval], constants: dict[int, Any]
 ) -> tuple[set[int], set[int]]:
     """Variables that have a scaled form, and those whose plain value is made from one."""
     is_scaled: set[int] = set()
@@ -343,7 +350,7 @@ def _scaled(
     return is_scaled, is_revised
 
 
-def _degree(step: Step, operands: list[float], flat: _Flat, bounds: dict[int, Interval]) -> float:
+def _degree(step: Step, operands: list[float], flat: Flat, bounds: dict[int, Interval]) -> float:
     """How many factors a result has, as far as its range is concerned."""
     rule = _DEGREES.get(step.name)
     if rule is not None:
@@ -389,7 +396,7 @@ def _wanted(steps: list[Step], output: int, is_scaled: set[int], softened: list[
 
 
 def _soft(
-    flat: _Flat,
+    flat: Flat,
     steps: list[Step],
     bounds: dict[int, Interval],
     guards: set[Step],
@@ -416,20 +423,21 @@ def _soft(
 
 
 def _reaching(
-    flat: _Flat, steps: list[Step], output: int, is_soft: set[int], guards: set[Step]
+    flat: Flat, steps: list[Step], output: int, is_soft: set[int], guards: set[Step]
 ) -> set[int]:
     """Those of the softened variables that reach the output."""
     reaching = {output} & is_soft
     for step in reversed(steps):
         if not reaching.isdisjoint(step.outputs):
-            has_rule = has_number_rule(step) or step.name in EVENT_RULES or step.name in COMPARISONS
+            is_comparison = step.name in (*COMPARISONS, *EQUALITIES)
+            has_rule = has_number_rule(step) or step.name in EVENT_RULES or is_comparison
             inputs = element_inputs(step) if step in guards else step.inputs
             used = (i for i in inputs if has_rule or is_float(flat.avals[i]))
             reaching.update(i for i in (*step.shadows, *used) if i in is_soft)
     return reaching
 
 
-def _places(flat: _Flat, sources: list[Step]) -> dict[Step, slice]:
+def _places(flat: Flat, sources: list[Step]) -> dict[Step, slice]:
     """The place of each comparison's margins in the vector of all."""
     places: dict[Step, slice] = {}
     start = 0
@@ -442,8 +450,11 @@ def _places(flat: _Flat, sources: list[Step]) -> dict[Step, slice]:
 def _is_source(
     step: Step, avals: list, bounds: dict[int, Interval], varies: set[int], is_soft: set[int]
 ) -> bool:
-    if step.name not in (*COMPARISONS, "max", "min", "sign") or step.outputs[0] not in varies:
+    sources = (*COMPARISONS, *EQUALITIES, "max", "min", "sign")
+    if step.name not in sources or step.outputs[0] not in varies:
         return False
+    if step.name in EQUALITIES:
+        return all(jnp.issubdtype(avals[i].dtype, jnp.integer) for i in step.inputs)
     is_real = all(is_float(avals[i]) for i in step.inputs)
     if step.name in COMPARISONS:
         low, high = bounds[step.outputs[0]].hull()
@@ -464,7 +475,7 @@ def _is_source(
     return bool(limit - edge > _NEGLIGIBLE_CUT * min(1.0, x.high - x.low))
 
 
-def _is_softened(step: Step, out: int, flat: _Flat, is_soft: set[int]) -> bool:
+def _is_softened(step: Step, out: int, flat: Flat, is_soft: set[int]) -> bool:
     """Whether a result differs when the operands in `is_soft` are softened."""
     aval = flat.avals[out]
     if is_event(aval):
@@ -511,7 +522,7 @@ def _support_guards(steps: list[Step], bounds: dict[int, Interval]) -> set[Step]
     }
 
 
-def _repeated_choices(steps: list[Step], flat: _Flat) -> set[Step]:
+def _repeated_choices(steps: list[Step], flat: Flat) -> set[Step]:
     """Choices within a branch of the same choice: guards, as in where(c, log(where(c, x, 1)), 0).
 
     Softened, the inner one would give its function the arguments it is there to avoid.

@@ -26,6 +26,7 @@ from jax.extend import core
 from estimand.target import scaled
 from estimand.target.expression import (
     COMPARISONS,
+    EQUALITIES,
     Plan,
     Step,
     analyse,
@@ -34,7 +35,9 @@ from estimand.target.expression import (
     is_event,
     is_float,
 )
+from estimand.target.intervals import Interval
 from estimand.target.scaled import EVENT_RULES, NUMBER_RULES, SOURCES, STRUCTURAL, Event, Scaled
+from estimand.target.terms import Look, with_pieces
 
 
 class SignedLog(NamedTuple):
@@ -79,7 +82,12 @@ def event(margin: Any) -> jax.Array:
     return array > 0
 
 
-def read(function: Callable[..., tuple[Any, jax.Array]], *args: Any) -> Reading:
+def read(
+    function: Callable[..., tuple[Any, jax.Array]],
+    *args: Any,
+    has_looks: bool = False,
+    log_density: int | None = None,
+) -> Reading:
     """Traces a function and analyses its outputs.
 
     Args:
@@ -87,6 +95,9 @@ def read(function: Callable[..., tuple[Any, jax.Array]], *args: Any) -> Reading:
             outputs that is read.
         args: pytrees of arrays or of `jax.ShapeDtypeStruct`. The first one varies; the others are
             data, and a comparison that depends on them alone is left as it is.
+        has_looks: with the terms of sums behind the outputs; see `Reading.looks`.
+        log_density: the place of a scalar log density among the leaves of the first of the pair,
+            whose terms are looked at, too.
     """
     jaxpr, shapes = jax.make_jaxpr(function, return_shape=True)(*args)
     outputs = shapes[1]
@@ -96,23 +107,31 @@ def read(function: Callable[..., tuple[Any, jax.Array]], *args: Any) -> Reading:
             f"outputs; the second of the pair has shape {outputs.shape}, dtype {outputs.dtype}."
         )
     num_varying = len(jax.tree.leaves(args[0])) if args else 0
+    looks: tuple[Look, ...] = ()
+    if has_looks:
+        jaxpr, looks = with_pieces(jaxpr, num_varying, log_density)
     return Reading(
         jaxpr,
         jax.tree.structure(args),
         jax.tree.structure(shapes[0]),
         num_varying,
+        looks,
         analyse(jaxpr, num_varying),
     )
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Reading:
-    """A traced expression and what is known of it; static under jit, compared by identity."""
+    """A traced expression and what is known of it; static under jit, compared by identity.
+
+    `looks` are the terms of sums that stand behind the outputs, as further ones.
+    """
 
     jaxpr: core.ClosedJaxpr
     inputs: Any
     auxiliary: Any
     num_varying: int
+    looks: tuple[Look, ...]
     _plan: Plan = dataclasses.field(repr=False)
 
     @property
@@ -143,6 +162,11 @@ class Reading:
         """
         signs = self._plan.bounds_with(known).sign
         return np.broadcast_to(signs, self._plan.avals[self._plan.output].shape).copy()
+
+    def bounds_with(self, known: Mapping[int, Any]) -> Interval:
+        """Bounds of each output, for known values of some of the inputs."""
+        shape = self._plan.avals[self._plan.output].shape
+        return Interval(*(np.broadcast_to(b, shape) for b in self._plan.bounds_with(known)))
 
     def with_known(self, known: Mapping[int, Any]) -> Reading:
         """The reading that the expression would have with these inputs written in as numbers.
@@ -392,6 +416,9 @@ def _margin(step: Step, layer: _Layer) -> jax.Array:
     if step.name == "sign":
         return a
     b = layer.number(step.inputs[1]).value()
+    if step.name in EQUALITIES:
+        closeness = 0.5 - jnp.abs(a - b)
+        return closeness if step.name == "eq" else -closeness
     difference = b - a if step.name in ("lt", "le") else a - b
     if is_float(layer.plan.avals[step.inputs[0]]) or step.name not in COMPARISONS:
         return difference
@@ -400,7 +427,7 @@ def _margin(step: Step, layer: _Layer) -> jax.Array:
 
 
 def _softened_comparison(step: Step, layer: _Layer, width: jax.Array) -> Event | Scaled:
-    if step.name in COMPARISONS:
+    if step.name in (*COMPARISONS, *EQUALITIES):
         return Event.likely(_margin(step, layer) / width)
     if step.name == "sign":
         event = Event.likely(_margin(step, layer) / width)

@@ -3,12 +3,16 @@
 from estimand.trust import thresholds
 from estimand.trust.checks import (
     CHECKS,
+    UNMET,
     Check,
+    Unmet,
     check_agreement,
     check_goal,
+    check_magnitude,
     check_mixing,
     check_numbers,
     checked,
+    unmet,
 )
 from estimand.trust.evidence import (
     Evidence,
@@ -39,6 +43,7 @@ from estimand.trust.status import Finding, Status, most_severe, worst
 __all__ = [
     "CHECKS",
     "PART_NAMES",
+    "UNMET",
     "Check",
     "EffectiveSizes",
     "Evidence",
@@ -48,9 +53,11 @@ __all__ = [
     "Ratio",
     "Status",
     "Trace",
+    "Unmet",
     "check_agreement",
     "check_evidence",
     "check_goal",
+    "check_magnitude",
     "check_mixing",
     "check_numbers",
     "check_precision",
@@ -67,6 +74,7 @@ __all__ = [
     "no_mass",
     "rule_of_three",
     "thresholds",
+    "unmet",
     "without_value",
     "worst",
 ]

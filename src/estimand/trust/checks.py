@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from estimand.density import Density
-from estimand.trust.outputs import OutputEstimate, joint_errors
+from estimand.trust.outputs import OutputEstimate, joint_errors, rule_of_three
 from estimand.trust.resolution import check_resolution
 from estimand.trust.status import Finding, Status
 from estimand.trust.thresholds import (
@@ -15,6 +15,10 @@ from estimand.trust.thresholds import (
     MAX_R_HAT,
     SLACK,
 )
+
+# The name of the check for what no draw has met, which another route that does not look for it
+# cannot refute.
+UNMET = "terms"
 
 Check = Callable[[OutputEstimate, Density], Iterable[Finding]]
 
@@ -46,6 +50,30 @@ def checked(
     )
 
 
+class Unmet(NamedTuple):
+    """What may be missed of something that no draw has met: findings, or a standard error."""
+
+    findings: tuple[Finding, ...] = ()
+    error: float = 0.0
+
+
+def unmet(what: str, num_effective: float, largest: float, goal: float) -> Unmet:
+    """Whether something that no draw has met can be neglected.
+
+    Args:
+        what: a sentence without its end, "the term in line 3 is 0".
+        num_effective: effective draws of the posterior.
+        largest: what it adds to f where it is met, at the most.
+        goal: the error that is asked for.
+    """
+    bound = rule_of_three(num_effective) * largest
+    if bound <= goal:
+        return Unmet(error=bound / 2)
+    size = f"up to {bound:.2g}" if math.isfinite(bound) else "any number: its size has no bound"
+    detail = f"{what} at nearly all draws, and what was missed could add {size}"
+    return Unmet((Finding(Status.not_converged, None, detail, UNMET),))
+
+
 def check_goal(
     output: OutputEstimate, relative_error: float, slack: float = SLACK
 ) -> list[Finding]:
@@ -58,6 +86,23 @@ def check_goal(
     else:
         detail = f"no error is known; {_percent(relative_error)} requested"
     return [Finding(Status.not_converged, None, detail, "goal")]
+
+
+def check_magnitude(output: OutputEstimate, other: OutputEstimate) -> list[Finding]:
+    """Whether an estimate has less than another one whose draws did not suffice.
+
+    Importance weights of a proposal that does not fit say too little, and seldom too much.
+    """
+    if not math.isfinite(other.standard_error):
+        return []
+    margin = other.standard_error + 2 * output.standard_error
+    if not other.magnitude - output.magnitude > margin:
+        return []
+    detail = (
+        f"the mixture, whose draws did not suffice, found {other.value:.4g} ± "
+        f"{other.standard_error:.2g}"
+    )
+    return [Finding(Status.replicates_disagree, None, detail, "agreement")]
 
 
 def check_mixing(r_hat: float, part: str | None = None, limit: float = MAX_R_HAT) -> list[Finding]:

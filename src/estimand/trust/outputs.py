@@ -128,6 +128,10 @@ class OutputEstimate(NamedTuple):
         """The same with further findings."""
         return self._replace(findings=(*self.findings, *findings))
 
+    def findings_of(self, check: str) -> tuple[Finding, ...]:
+        """What one check has found."""
+        return tuple(finding for finding in self.findings if finding.check == check)
+
     def without_findings(self, *checks: str) -> OutputEstimate:
         """The same without what some checks have found."""
         kept = tuple(finding for finding in self.findings if finding.check not in checks)

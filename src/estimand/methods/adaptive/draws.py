@@ -14,6 +14,7 @@ from typing import NamedTuple
 import jax.numpy as jnp
 import numpy as np
 
+from estimand.density import MAGNITUDE, Density
 from estimand.sampling import effective_sample_size, log_mean, relative_weights, sums_of_products
 from estimand.trust import (
     EffectiveSizes,
@@ -32,23 +33,53 @@ MAX_BYTES = 2**30
 
 
 class Part(NamedTuple):
-    """γ2 (sign 0), or γ1⁺ / γ1⁻ of one output."""
+    """γ2 (sign 0), γ1⁺ / γ1⁻ of one output, or a look (sign `MAGNITUDE`): γ·|f − centre|.
+
+    A look is at an output, or at a term that stands behind the outputs. It says where to explore;
+    no estimate is made of it.
+    """
 
     sign: int
     output: int
-
-    @property
-    def name(self) -> str:
-        return {0: "gamma2", 1: "gamma1_plus", -1: "gamma1_minus"}[self.sign]
+    centre: float = 0.0
 
     @property
     def constant(self) -> str:
         """The name of its normalising constant."""
-        return {0: "Z2", 1: "Z1_plus", -1: "Z1_minus"}[self.sign]
+        return {0: "Z2", 1: "Z1_plus", -1: "Z1_minus", MAGNITUDE: "Z of a term"}[self.sign]
 
     @property
     def symbol(self) -> str:
-        return {0: "γ", 1: "γf⁺", -1: "γf⁻"}[self.sign]
+        return {0: "γ", 1: "γf⁺", -1: "γf⁻", MAGNITUDE: "terms"}[self.sign]
+
+    @property
+    def label(self) -> tuple[int, int]:
+        """What random keys are named by."""
+        return self.sign, self.output
+
+    def of(self, density: Density) -> Density:
+        """This part of a program's density."""
+        if self.sign == MAGNITUDE:
+            return density.magnitude(self.output, self.centre)
+        name = {0: "gamma2", 1: "gamma1_plus", -1: "gamma1_minus"}[self.sign]
+        return density.part(name, self.output)
+
+    def log_sizes(self, signs: np.ndarray, log_sizes: np.ndarray) -> np.ndarray:
+        """The logarithm of f± or of |f − centre|, by signs and log-magnitudes of all outputs."""
+        if not self.sign:
+            return np.zeros(len(signs))
+        own, log_abs = signs[:, self.output], log_sizes[:, self.output]
+        if self.sign != MAGNITUDE:
+            return np.where(self.sign * own > 0, log_abs, -np.inf)
+        if self.centre == 0:
+            return log_abs
+        log_centre = math.log(abs(self.centre))
+        top = np.maximum(log_abs, log_centre)
+        with np.errstate(divide="ignore", invalid="ignore"):
+            mine = own * np.exp(log_abs - top)
+            return top + np.log(
+                np.abs(mine - math.copysign(1, self.centre) * np.exp(log_centre - top))
+            )
 
 
 GAMMA2 = Part(0, 0)
@@ -147,14 +178,12 @@ class Draws(_Columns):
     def _log_weights(self, part: Part) -> np.ndarray:
         with np.errstate(invalid="ignore"):
             value = self.log_likelihood + self.log_prior - self.log_proposal
-            if part.sign:
-                is_there = part.sign * self.signs[:, part.output] > 0
-                value = value + np.where(is_there, self.log_sizes[:, part.output], -np.inf)
+            value = value + part.log_sizes(self.signs, self.log_sizes)
         return np.where(value < np.inf, value, -np.inf)
 
-    def nan_mass(self) -> float:
+    def nan_mass(self, num_outputs: int) -> float:
         """Prior mass of the places at which the density or an output is not a number."""
-        is_bad = self.is_bad(range(self.signs.shape[1]))
+        is_bad = self.is_bad(range(num_outputs))
         with np.errstate(invalid="ignore"):
             ratio = self.log_prior - self.log_proposal
         # A draw whose prior density is not a number either is far outside.
@@ -369,7 +398,7 @@ def influences(draws: Draws, parts: tuple[Part, ...]) -> list[np.ndarray]:
         return [draws.weights(parts[0]).relative - 1.0]
     weights = draws.weights(GAMMA2).relative
     result = []
-    for output in range(draws.signs.shape[1]):
+    for output in sorted({part.output for part in parts if part.sign}):
         log_parts = [draws.log_weights(Part(sign, output)) for sign in (1, -1)]
         # Relative to E|f|, so that no scale of f under- or overflows.
         log_size = log_mean(np.logaddexp(*log_parts))

@@ -9,8 +9,9 @@ import numpy as np
 
 from estimand.density import Density
 from estimand.estimators import SMC
-from estimand.methods.adaptive.draws import Draws, Evaluated, Part
+from estimand.methods.adaptive.draws import GAMMA2, Draws, Evaluated, Part
 from estimand.methods.adaptive.from_posterior import explore_from_posterior, scout_from_posterior
+from estimand.methods.adaptive.looks import unseen_looks
 from estimand.methods.adaptive.plan import PROBE, Plan, Scouting, State, evaluate, report
 from estimand.methods.adaptive.proposal import Exploration
 from estimand.runtime import Runtime, Task, run_task
@@ -23,9 +24,21 @@ ENOUGH_FROM_PRIOR = 100.0
 
 
 def explore(plan: Plan, state: State, runtime: Runtime, offer: Callable[[State], None]) -> State:
-    """Prior draws, and scouts for the parts that these do not see well enough."""
+    """All parts, and then the terms that no exploration of a part has seen."""
     if plan.posterior is not None:
-        return explore_from_posterior(plan, state, runtime)
+        state = explore_from_posterior(plan, state, runtime)
+    else:
+        state = _explore_from_prior(plan, state, runtime, offer)
+    if state.has_nan or GAMMA2 not in state.found:
+        return state
+    state, unseen = unseen_looks(plan, state, runtime)
+    return scouted(plan, state, runtime, unseen)
+
+
+def _explore_from_prior(
+    plan: Plan, state: State, runtime: Runtime, offer: Callable[[State], None]
+) -> State:
+    """Prior draws, and scouts for the parts that these do not see well enough."""
     report(plan, state, runtime, "drawing from the prior")
     columns = run_task(runtime, draw_prior, plan.density, plan.seed("probe"), PROBE)
     evaluated = Evaluated(*columns)
@@ -94,9 +107,9 @@ def scout(
 
 def _scout_task(plan: Plan, state: State, part: Part, wider: int) -> Task:
     # γ goes up the ladder, too, where nothing changes: that code is compiled for the others anyway.
-    density = plan.softened.part(part.name, part.output)
+    density = part.of(plan.softened)
     round_number = len(state.explored.get(part, ()))
-    key = plan.key("scout", *part, state.attempt, round_number, wider)
+    key = plan.key("scout", *part.label, state.attempt, round_number, wider)
     return Task(run_scout, (plan.scout, key, density, wider), kinds=(Evidence, Trace))
 
 

@@ -39,7 +39,7 @@ def _fit_part(plan: Plan, state: State, runtime: Runtime, part: Part) -> tuple[S
         found,
         rival,
         bool(part.sign) and plan.has_ladder,
-        plan.seed("fit", *part, state.attempt, len(found.points)),
+        plan.seed("fit", *part.label, state.attempt, len(found.points)),
         kinds=(Warped, Mixture, warp.Warp),
     )
     # With fewer points than a covariance has numbers, the fit is judged by its own draws.
@@ -57,7 +57,7 @@ def _curvature(
     plan: Plan, state: State, runtime: Runtime, part: Part, found: Exploration
 ) -> tuple[State, Mixture | None]:
     """The Gaussian with the curvature at the mode, in many dimensions and if there is one."""
-    density = plan.density.part(part.name, part.output)
+    density = part.of(plan.density)
     is_worth_it = density.dimension >= MIN_LAPLACE_DIMENSION
     if not is_worth_it or gradient_mode(density) != "reverse":
         return state, None
@@ -76,7 +76,7 @@ def _effective_share(
     """Share of draws from a group alone that are effective for its part."""
     assert state.prior is not None
     proposal = Proposal.of({part: group}, state.prior)
-    trial = f"trial of {part.name} {part.output}, {name}"
+    trial = f"trial of {part.label}, {name}"
     state, draws = draw_all(plan, state, runtime, proposal, TRIAL, trial)
     return state, draws.ess(part) / TRIAL
 

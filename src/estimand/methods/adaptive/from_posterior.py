@@ -93,7 +93,9 @@ def scout_from_posterior(
     pieces, fresh, scoutings = NUM_PIECES * wider, None, {}
     for part in parts:
         before = state.cost.spent
-        seed = plan.seed("climb", *part, state.attempt, len(state.explored.get(part, ())), wider)
+        seed = plan.seed(
+            "climb", *part.label, state.attempt, len(state.explored.get(part, ())), wider
+        )
         if part.sign and (part in state.ladders or part not in state.explored):
             climbed = _climbed(posterior, runtime, part, seed, pieces)
             ladders = (*state.ladders.get(part, ()), Ladder.of(climbed))
@@ -123,11 +125,8 @@ class _Fresh(NamedTuple):
 
 def _log_sizes(evaluated: Evaluated, part: Part) -> np.ndarray:
     """log f± of a part at draws of the posterior; −inf where it is not a number."""
-    if not part.sign:
-        return np.zeros(len(evaluated.positions))
-    is_there = part.sign * evaluated.signs[:, part.output] > 0
-    log_sizes = evaluated.log_sizes[:, part.output]
-    return np.where(is_there & (log_sizes < np.inf), log_sizes, -np.inf)
+    log_sizes = part.log_sizes(evaluated.signs, evaluated.log_sizes)
+    return np.where(log_sizes < np.inf, log_sizes, -np.inf)
 
 
 def _fresh_posterior(
@@ -177,7 +176,7 @@ def _climbed(
     return run_task(
         runtime,
         climb_to_target,
-        tuple(chart.part(part.name, part.output) for chart in posterior.charts),
+        tuple(part.of(chart) for chart in posterior.charts),
         posterior.margin_scales,
         starts[:, order],
         seed,

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from estimand.density import MAGNITUDE
 from estimand.methods.adaptive.draws import Draws, Means, output_estimate, part_variance
+from estimand.methods.adaptive.looks import is_material
 from estimand.methods.adaptive.plan import (
     Effort,
     Plan,
@@ -61,7 +63,10 @@ def integrate(plan: Plan, state: State, runtime: Runtime, offer: Callable[[State
 
 def _lack(plan: Plan, state: State, runtime: Runtime, draws: Draws) -> float:
     """How many times more draws the requested error needs; at most 1 where it is reached."""
-    sizes = [draws.ess(part) for part in state.groups]
+    needed = [
+        part for part in state.groups if part.sign != MAGNITUDE or is_material(plan, draws, part)
+    ]
+    sizes = [draws.ess(part) for part in needed]
     missing = thresholds.ENOUGH_ESS / max(min(sizes), 1e-3)
     goal, means = plan.limits.relative_error, Means.of(draws)
     if len(plan.parts) == 1:

@@ -13,6 +13,7 @@ from estimand.methods.adaptive.draws import (
     output_estimate,
     part_evidence,
 )
+from estimand.methods.adaptive.looks import NEGLIGIBLE, check_looks
 from estimand.methods.adaptive.numbers import largest_nan_share
 from estimand.methods.adaptive.plan import Plan, State, is_thinly_explored
 from estimand.sampling import effective_sample_size
@@ -30,15 +31,13 @@ from estimand.trust import (
     without_value,
 )
 
-# A part of which much was missed does not matter if so many times what was found of it is less than
-# the error that was asked for. Not measured.
-NEGLIGIBLE = 10.0
-
 
 def judge(plan: Plan, state: State) -> tuple[OutputEstimate, ...]:
     """The estimate of every output, with its parts and findings."""
     if state.draws is None:
-        is_nan = state.has_nan or (state.probe is not None and state.probe.nan_mass() > 0)
+        is_nan = state.has_nan or (
+            state.probe is not None and state.probe.nan_mass(plan.density.num_outputs) > 0
+        )
         finding = _nan_finding() if is_nan else no_mass("no draw of the prior has mass")
         return (without_value(finding),) * plan.density.num_outputs
     means = Means.of(state.draws)
@@ -86,9 +85,9 @@ def _judge_output(
     unseen = [
         state.unseen.get(part, 0.0) * _size(parts, field, estimate) for field, part in own.items()
     ]
-    error = math.hypot(estimate.standard_error, *unseen)
+    lacking, findings = check_looks(plan, state, estimate, output)
+    error = math.hypot(estimate.standard_error, lacking, *unseen)
     estimate = estimate._replace(standard_error=error)
-    findings: list[Finding] = []
     goal = plan.limits.relative_error
     for field, part in own.items():
         is_small = NEGLIGIBLE * _size(parts, field, estimate) < goal * estimate.error_scale

@@ -21,6 +21,7 @@ from estimand.methods.adaptive.explore import explore
 from estimand.methods.adaptive.fit import fit
 from estimand.methods.adaptive.integrate import integrate
 from estimand.methods.adaptive.judge import has_nan, judge, part_only
+from estimand.methods.adaptive.looks import looks_of
 from estimand.methods.adaptive.plan import (
     PROBE,
     Effort,
@@ -136,7 +137,9 @@ class AdaptiveIS(Settings):
 
     def run_within(self, rng_key: jax.Array, density: Density, runtime: Runtime) -> Run:
         """As `run`, for a method that accounts for budget and time itself."""
-        plan = self._plan(rng_key, density, parts_of(density), runtime)
+        looking = density.with_looks()
+        plan = self._plan(rng_key, looking, parts_of(looking), runtime)
+        plan = plan._replace(looks=looks_of(plan.density))
         return self._run_plan(plan, runtime)[0]
 
     def run_from(
@@ -178,7 +181,7 @@ class AdaptiveIS(Settings):
         self, rng_key: jax.Array, density: Density, parts: tuple[Part, ...], runtime: Runtime
     ) -> Plan:
         plan = self._sized(rng_key, self._in_coordinates(density), parts, runtime)
-        if not density.has_comparisons:
+        if not plan.density.has_comparisons:
             return plan
         report(plan, State(), runtime, "drawing from the prior")
         seed = plan.seed("scales")
@@ -188,7 +191,7 @@ class AdaptiveIS(Settings):
     def _plan_from(self, rng_key: jax.Array, posterior: Posterior, runtime: Runtime) -> Plan:
         density = posterior.fitted
         plan = self._sized(rng_key, density, parts_of(density), runtime)
-        plan = plan._replace(posterior=posterior)
+        plan = plan._replace(posterior=posterior, looks=looks_of(density))
         scales = posterior.margin_scales
         return plan if scales is None else plan._replace(softened=density.softened(scales))
 
@@ -280,7 +283,7 @@ def _estimate(plan: Plan, runtime: Runtime) -> State:
         is_last = attempt + 1 == MAX_ATTEMPTS
         if is_last or not state.missed or not can_afford(plan, state, runtime, again):
             break
-        parts = tuple(part for part in parts if part in state.missed)
+        parts = tuple(state.missed)
         joined = {part: Exploration.join(state.explored[part]).flattened() for part in parts}
         state = fit(plan, state._replace(found=state.found | joined), runtime, parts)
     return state
@@ -290,7 +293,7 @@ def _run(plan: Plan, state: State) -> Run:
     """What is known of all outputs in a state."""
     outputs = in_plain_coordinates(judge(plan, state), plan.density)
     notes = [FULL] if state.is_full else []
-    if state.probe is not None and (share := state.probe.nan_mass()) > 0:
+    if state.probe is not None and (share := state.probe.nan_mass(plan.density.num_outputs)) > 0:
         notes.append(
             f"the density or f is NaN or +inf in {100 * share:.2g} % of the prior: taken as 0 there"
         )

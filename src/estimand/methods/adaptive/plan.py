@@ -59,6 +59,8 @@ class Plan(NamedTuple):
     limits: Limits
     rng_key: jax.Array
     started: float
+    looks: tuple[Part, ...] = ()
+    """Terms that are explored on their own where nothing else has seen them."""
     posterior: Posterior | None = None
     """Chains that explorations start from; None if they start from the prior."""
 

@@ -8,8 +8,8 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
-from estimand.density import Density, Terms, has_varying_scales
-from estimand.methods.adaptive.draws import Evaluated
+from estimand.density import MAGNITUDE, Density, Terms, has_varying_scales
+from estimand.methods.adaptive.draws import Evaluated, Part
 from estimand.methods.adaptive.plan import evaluate
 from estimand.methods.protocol import Cost
 from estimand.runtime import Runtime, run_task
@@ -23,7 +23,9 @@ from estimand.sampling import (
     autocorrelation_size,
     charts_of,
     climb,
+    effective_sample_size,
     entropy_of,
+    log_mean,
     named_seed,
     prior_positions,
     rank_r_hat,
@@ -41,8 +43,10 @@ from estimand.trust import (
     check_goal,
     check_mixing,
     check_size,
+    check_tail,
     no_mass,
     thresholds,
+    unmet,
     without_value,
 )
 
@@ -221,16 +225,46 @@ def from_prior(
 
 def averages(posterior: Posterior, relative_error: float) -> tuple[OutputEstimate, ...]:
     """The mean of every output over the chains, with the error between chains."""
-    evaluated = posterior.evaluated
-    outputs = range(evaluated.signs.shape[1])
-    return tuple(
-        _average(
+    evaluated, density = posterior.evaluated, posterior.density
+    found = []
+    for output in range(density.num_outputs):
+        average = _average(
             evaluated.signs[:, output].reshape(posterior.num_chains, -1),
             evaluated.log_sizes[:, output].reshape(posterior.num_chains, -1),
             relative_error,
         )
-        for output in outputs
-    )
+        found.append(
+            average.with_findings(_check_terms(posterior, output, average, relative_error))
+        )
+    return tuple(found)
+
+
+def _check_terms(
+    posterior: Posterior, output: int, average: OutputEstimate, relative_error: float
+) -> list[Finding]:
+    """What the draws of the chains say of the terms of an output, and of its tail."""
+    if not math.isfinite(average.standard_error):
+        return []
+    density, evaluated = posterior.density, posterior.evaluated
+    columns = evaluated.signs, evaluated.log_sizes
+    count, goal = len(evaluated.positions), relative_error * average.error_scale
+    centred = Part(MAGNITUDE, output, average.value).log_sizes(*columns)
+    centred = np.where(centred < np.inf, centred, -np.inf)
+    findings = check_tail(centred, None)
+    if effective_sample_size(centred) < thresholds.MIN_ESS:
+        farthest = density.farthest(output, average.value)
+        findings += unmet("f is practically the same", count, farthest, goal).findings
+    for number, look in enumerate(density.looks, density.num_outputs):
+        if look.output != output:
+            continue
+        log_sizes = Part(MAGNITUDE, number).log_sizes(*columns)
+        log_sizes = np.where(log_sizes < np.inf, log_sizes, -np.inf)
+        name = f"the term in {look.text}"
+        if not np.isfinite(log_sizes).any():
+            findings += unmet(f"{name} is 0", count, density.farthest(number), goal).findings
+        elif thresholds.exp(log_mean(log_sizes)) > goal:
+            findings += check_size(effective_sample_size(log_sizes), None, thresholds.MIN_ESS)
+    return findings
 
 
 def _average(signs: np.ndarray, log_sizes: np.ndarray, relative_error: float) -> OutputEstimate:

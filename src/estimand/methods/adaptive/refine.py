@@ -77,7 +77,7 @@ def _refit(
             (
                 proposal.groups[part],
                 pooled(pilots, part),
-                plan.seed("refit", *part, state.attempt, number),
+                plan.seed("refit", *part.label, state.attempt, number),
             ),
             kinds=(Warped, Mixture, warp.Warp),
         )

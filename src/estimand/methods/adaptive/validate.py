@@ -11,8 +11,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from estimand.methods.adaptive.draws import Part
+from estimand.methods.adaptive.draws import GAMMA2, Part
 from estimand.methods.adaptive.explore import scout
+from estimand.methods.adaptive.looks import centred_looks
 from estimand.methods.adaptive.plan import Plan, State, evaluate_all
 from estimand.methods.adaptive.proposal import Exploration
 from estimand.runtime import Runtime
@@ -28,11 +29,14 @@ def validate(plan: Plan, state: State, runtime: Runtime, parts: Iterable[Part]) 
     """
     draws = state.draws
     assert draws is not None
-    state, scoutings = scout(plan, state._replace(missed=frozenset()), runtime, tuple(parts))
-    for part, (fresh, _) in scoutings.items():
+    looks = centred_looks(plan, draws) if GAMMA2 in plan.parts else ()
+    wanted = tuple(dict.fromkeys((*parts, *looks)))
+    state, scoutings = scout(plan, state._replace(missed=frozenset()), runtime, wanted)
+    for part, (fresh, cost) in scoutings.items():
+        state = state._replace(part_costs={part: cost} | state.part_costs)
         if not fresh.has_mass:
             continue
-        known = [item for item in state.explored[part] if item.has_mass]
+        known = [item for item in state.explored.get(part, ()) if item.has_mass]
         explorations = (*known, fresh)
         state = state._replace(explored=state.explored | {part: explorations})
         heaviest = float(draws.log_weights(part).max())
