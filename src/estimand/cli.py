@@ -275,6 +275,13 @@ _relative_error = click.option(
     show_default=True,
     help="Standard error to reach, relative to the value.",
 )
+_absolute_error = click.option(
+    "--absolute-error",
+    type=click.FloatRange(0),
+    default=0.0,
+    show_default=True,
+    help="A standard error that is small enough, whatever the value is.",
+)
 _max_evaluations = click.option(
     "--max-evaluations",
     type=click.IntRange(1),
@@ -295,7 +302,8 @@ _double = click.option("--double", is_flag=True, help="Compute in double precisi
 
 def _of_a_program(command: Callable) -> Callable:
     """The options of a command that estimates: which program, how precisely, how long."""
-    options = (_program, _data, _relative_error, _max_evaluations, _max_seconds, _seed, _double)
+    precision = (_relative_error, _absolute_error)
+    options = (_program, _data, *precision, _max_evaluations, _max_seconds, _seed, _double)
     for option in reversed(options):
         command = option(command)
     return command
@@ -318,6 +326,7 @@ def run(
     program: str,
     data: Path | None,
     relative_error: float,
+    absolute_error: float,
     max_evaluations: int,
     max_seconds: float,
     seed: int,
@@ -345,7 +354,10 @@ def run(
     expectation = _bound(program, data)
     _say(repr(expectation))
     method = Auto(
-        relative_error=relative_error, max_evaluations=max_evaluations, max_seconds=max_seconds
+        relative_error=relative_error,
+        absolute_error=absolute_error,
+        max_evaluations=max_evaluations,
+        max_seconds=max_seconds,
     )
     started = time.perf_counter()
     _say(f"estimating with {method!r}, seed {seed} …")
@@ -434,6 +446,7 @@ def compare(
     program: str,
     data: Path | None,
     relative_error: float,
+    absolute_error: float,
     max_evaluations: int,
     max_seconds: float,
     seed: int,
@@ -447,7 +460,10 @@ def compare(
     _use_double(double)
     expectation = _bound(program, data)
     default = Auto(
-        relative_error=relative_error, max_evaluations=max_evaluations, max_seconds=max_seconds
+        relative_error=relative_error,
+        absolute_error=absolute_error,
+        max_evaluations=max_evaluations,
+        max_seconds=max_seconds,
     )
     methods: dict[str, Method] = {
         "default": default,

@@ -14,6 +14,7 @@ from estimand.sampling import pareto_k
 from estimand.trust import (
     CHECKS,
     Finding,
+    Goal,
     Status,
     check_agreement,
     check_evidence,
@@ -33,32 +34,32 @@ from tests.trust.helpers import evidence, output
 
 def test_the_requested_error_may_be_exceeded_by_half() -> None:
     assert thresholds.SLACK == 1.5
-    assert check_goal(output(2.0, 0.03), 0.01) == []
-    (finding,) = check_goal(output(2.0, 0.0301), 0.01)
+    assert check_goal(output(2.0, 0.03), Goal(0.01)) == []
+    (finding,) = check_goal(output(2.0, 0.0301), Goal(0.01))
     assert finding == Finding(
         Status.not_converged, None, "relative error 1.5 %; 1 % requested", "goal"
     )
-    (finding,) = check_goal(output(-0.004, 0.001), 0.0005)
+    (finding,) = check_goal(output(-0.004, 0.001), Goal(0.0005))
     assert finding.detail == "relative error 25 %; 0.05 % requested"
 
 
 def test_without_slack_the_goal_is_the_goal() -> None:
-    assert check_goal(output(2.0, 0.02), 0.01, slack=1.0) == []
-    (finding,) = check_goal(output(2.0, 0.0201), 0.01, slack=1.0)
+    assert check_goal(output(2.0, 0.02), Goal(0.01), slack=1.0) == []
+    (finding,) = check_goal(output(2.0, 0.0201), Goal(0.01), slack=1.0)
     assert finding.detail == "relative error 1 %; 1 % requested"
 
 
 def test_a_goal_without_an_error_is_not_reached() -> None:
-    (finding,) = check_goal(output(0.0, math.inf), 0.01)
+    (finding,) = check_goal(output(0.0, math.inf), Goal(0.01))
     assert finding.detail == "no error is known; 1 % requested"
-    (finding,) = check_goal(output(2.0, math.nan), 0.01)
+    (finding,) = check_goal(output(2.0, math.nan), Goal(0.01))
     assert finding.detail == "no error is known; 1 % requested"
 
 
 def test_where_signs_cancel_the_goal_is_relative_to_a_share_of_the_magnitude() -> None:
     """E|f| = 10, of which one percent: 0.1."""
-    assert check_goal(output(1e-9, 0.0015, magnitude=10.0), 0.01) == []
-    (finding,) = check_goal(output(1e-9, 0.0016, magnitude=10.0), 0.01)
+    assert check_goal(output(1e-9, 0.0015, magnitude=10.0), Goal(0.01)) == []
+    (finding,) = check_goal(output(1e-9, 0.0016, magnitude=10.0), Goal(0.01))
     assert finding.detail == "relative error 1.6 %; 1 % requested"
 
 

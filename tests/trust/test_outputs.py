@@ -11,6 +11,7 @@ import pytest
 
 from estimand.trust import (
     Evidence,
+    Goal,
     OutputEstimate,
     Parts,
     Status,
@@ -244,9 +245,9 @@ def test_an_error_is_relative_to_the_value_or_to_a_share_of_the_magnitude() -> N
     assert output(-2.0, 0.1).error_scale == 2.0
     assert output(-2.0, 0.1, magnitude=1000.0).error_scale == 10.0
     assert output(0.0, 0.1).error_scale == math.inf
-    assert output(2.0, 0.02).is_within(0.01)
-    assert not output(2.0, 0.0201).is_within(0.01)
-    assert not output(0.0, math.inf, magnitude=1.0).is_within(0.01)
+    assert output(2.0, 0.02).is_within(Goal(0.01))
+    assert not output(2.0, 0.0201).is_within(Goal(0.01))
+    assert not output(0.0, math.inf, magnitude=1.0).is_within(Goal(0.01))
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy import integrate
 
-Array = NDArray[np.float64]
+Array = NDArray[Any]
 Rule = tuple[Array, ...]
 
 

@@ -11,7 +11,7 @@ import jax
 
 from estimand.density import Density, has_varying_scales
 from estimand.estimators import SMC, Estimator, ImportanceSampling
-from estimand.methods.adaptive import AdaptiveIS, Limits, parts_of, require_budget
+from estimand.methods.adaptive import AdaptiveIS, Limits, parts_of, require_budget, require_goal
 from estimand.methods.from_posterior import estimate_from_posterior
 from estimand.methods.protocol import Budget, Cost, Run, in_plain_coordinates
 from estimand.methods.tabi import TABI
@@ -22,6 +22,7 @@ from estimand.settings import Settings, require_count
 from estimand.trust import (
     UNMET,
     Finding,
+    Goal,
     OutputEstimate,
     Status,
     check_goal,
@@ -72,6 +73,8 @@ class Auto(Settings):
 
     Args:
         relative_error: standard error to reach, relative to the value.
+        absolute_error: a standard error that is small enough, whatever the value is: of an
+            expectation near 0, say.
         max_evaluations: evaluations that may be spent, a gradient counting as 3. A budget below
             the least that the method can do is refused; a route that has begun is finished, and
             the notes say by how much the budget was overrun.
@@ -86,14 +89,18 @@ class Auto(Settings):
     """
 
     relative_error: float = 0.01
+    absolute_error: float = 0.0
     max_evaluations: int = 8_000_000
     max_seconds: float = math.inf
 
     def __post_init__(self) -> None:
         require_count("Auto", "max_evaluations", self.max_evaluations)
-        for name in ("relative_error", "max_seconds"):
-            if not getattr(self, name) > 0:
-                raise ValueError(f"Auto: {name} must be positive; it is {getattr(self, name)}.")
+        require_goal("Auto", self)
+
+    @property
+    def goal(self) -> Goal:
+        """The standard error that is asked for."""
+        return Goal(self.relative_error, self.absolute_error)
 
     def check(self, density: Density) -> None:
         has_chains = self.max_evaluations >= MIN_POSTERIOR_BUDGET
@@ -369,7 +376,7 @@ class _Posterior:
     def _limits(self, journey: Journey) -> Limits:
         settings = journey.settings
         budget = settings.max_evaluations - journey.cost.spent
-        return Limits(settings.relative_error, int(budget), journey.seconds_left)
+        return Limits(settings.goal, int(budget), journey.seconds_left)
 
 
 ROUTES: tuple[Route, ...] = (
@@ -409,6 +416,7 @@ def _by_mixture(journey: Journey, name: str, share: float, standardise: bool) ->
     settings = journey.settings
     method = AdaptiveIS(
         relative_error=settings.relative_error,
+        absolute_error=settings.absolute_error,
         max_evaluations=max(1, int(share * settings.max_evaluations)),
         max_seconds=max(share * journey.seconds_left, 1e-3),
         standardise=standardise,
@@ -435,5 +443,5 @@ def _judged(output: OutputEstimate, settings: Auto) -> OutputEstimate:
     if math.isinf(output.degrees):
         output = output._replace(degrees=float(ISLANDS.num_islands - 1))
     if output.status:
-        output = output.with_findings(check_goal(output, settings.relative_error))
+        output = output.with_findings(check_goal(output, settings.goal))
     return output

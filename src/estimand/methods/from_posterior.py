@@ -30,6 +30,7 @@ from estimand.runtime import Progress, Runtime
 from estimand.sampling import ensemble, entropy_of, named_key, named_seed
 from estimand.trust import (
     UNMET,
+    Goal,
     OutputEstimate,
     Status,
     check_agreement,
@@ -44,6 +45,7 @@ MAX_DOUBLINGS = 6
 BY_MIXTURE = "a mixture fitted to chains of the posterior"
 BY_CHAINS = "the average over chains of the posterior"
 BY_LADDERS = "ladders from the posterior"
+ANY_ERROR = Goal(math.inf)
 NOTE_IMPROPER = (
     "the prior of {site!r} is improper: there are no prior draws to check the chains with, and a "
     "mode in which none of them started would be missed"
@@ -75,14 +77,15 @@ def estimate_from_posterior(
     known = _Known(
         posterior=posterior,
         # Without a route: nothing has checked them yet, and a run that ends here is interrupted.
-        outputs=averages(posterior, limits.relative_error),
+        outputs=averages(posterior, limits.goal),
         ladders={},
         cost=posterior.cost,
         notes=tuple(NOTE_IMPROPER.format(site=site) for site in density.layout.improper_sites[:1]),
     )
     runtime.offer(known.run)
     method = AdaptiveIS(
-        relative_error=limits.relative_error,
+        relative_error=limits.goal.relative,
+        absolute_error=limits.goal.absolute,
         max_evaluations=max(1, int(MIXTURE_SHARE * limits.max_evaluations)),
         max_seconds=max(MIXTURE_SHARE * limits.max_seconds, 1e-3),
     )
@@ -114,8 +117,8 @@ class _Left(NamedTuple):
         return self.runtime.clock() - self.started < self.limits.max_seconds
 
     @property
-    def goal(self) -> float:
-        return self.limits.relative_error
+    def goal(self) -> Goal:
+        return self.limits.goal
 
 
 def _routed(outputs: tuple[OutputEstimate, ...], route: str) -> tuple[OutputEstimate, ...]:
@@ -179,11 +182,11 @@ def _gradients_per_move(posterior: Posterior) -> float:
     return posterior.num_chains * sum(lengths) / len(lengths)
 
 
-def _times_more(average: OutputEstimate, goal: float) -> float:
+def _times_more(average: OutputEstimate, goal: Goal) -> float:
     """How many times as many draws the requested error needs, at least twice as many."""
     if not math.isfinite(average.standard_error) or average.ess.z1 < thresholds.MIN_ESS:
         return math.inf
-    share = average.standard_error / (thresholds.SLACK * goal * average.error_scale)
+    share = average.standard_error / (thresholds.SLACK * goal.allowed(average))
     return max(2.0, 1.2 * share**2)
 
 
@@ -226,23 +229,23 @@ def _is_climbed(known: _Known, output: int) -> bool:
     return bool((signs != 0).mean() < 0.5)
 
 
-def _ladders_needed(estimate: OutputEstimate, count: int, goal: float) -> float:
+def _ladders_needed(estimate: OutputEstimate, count: int, goal: Goal) -> float:
     if not math.isfinite(estimate.standard_error):
         return math.inf
-    share = estimate.standard_error / (thresholds.SLACK * goal * estimate.error_scale)
+    share = estimate.standard_error / (thresholds.SLACK * goal.allowed(estimate))
     return max(count + 1.0, 1.2 * count * share**2)
 
 
 def _checked(known: _Known) -> _Known:
     """The same with findings where averages or ladders contradict the mixture."""
     outputs = list(known.outputs)
-    chains = averages(known.posterior, math.inf)
+    chains = averages(known.posterior, ANY_ERROR)
     for number, output in enumerate(outputs):
         if output.route != BY_MIXTURE or not output.status:
             continue
         others = {BY_CHAINS: chains[number], BY_LADDERS: None}
         if _is_climbed(known, number):
-            others[BY_LADDERS] = by_ladders(known.ladders, number, math.inf)
+            others[BY_LADDERS] = by_ladders(known.ladders, number, ANY_ERROR)
         for name, other in others.items():
             usable = (Status.ok, Status.not_converged)
             if other is None or other.status not in usable:

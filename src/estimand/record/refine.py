@@ -12,7 +12,7 @@ from estimand.methods import Auto, Method
 from estimand.model import Bound
 from estimand.record.provenance import provenance_of
 from estimand.record.record import Record
-from estimand.trust import OutputEstimate, Status, check_goal
+from estimand.trust import Goal, OutputEstimate, Status, check_goal
 
 Kind = TypeVar("Kind", bound=Record)
 
@@ -46,7 +46,7 @@ def judged(estimate: Kind, goal: float) -> Kind:
     for output in estimate.outputs:
         output = output.without_findings("goal")
         is_known = math.isfinite(output.standard_error)
-        findings = check_goal(output, goal, slack=1.0) if is_known else []
+        findings = check_goal(output, Goal(goal), slack=1.0) if is_known else []
         outputs.append(output.with_findings(findings))
     if [output.findings for output in outputs] == list(estimate.findings):
         return estimate

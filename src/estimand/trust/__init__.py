@@ -26,6 +26,7 @@ from estimand.trust.evidence import (
 from estimand.trust.outputs import (
     PART_NAMES,
     EffectiveSizes,
+    Goal,
     OutputEstimate,
     Parts,
     Ratio,
@@ -48,6 +49,7 @@ __all__ = [
     "EffectiveSizes",
     "Evidence",
     "Finding",
+    "Goal",
     "OutputEstimate",
     "Parts",
     "Ratio",

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from estimand.density import Density
-from estimand.trust.outputs import OutputEstimate, joint_errors, rule_of_three
+from estimand.trust.outputs import Goal, OutputEstimate, joint_errors, percent, rule_of_three
 from estimand.trust.resolution import check_resolution
 from estimand.trust.status import Finding, Status
 from estimand.trust.thresholds import (
@@ -74,17 +74,15 @@ def unmet(what: str, num_effective: float, largest: float, goal: float) -> Unmet
     return Unmet((Finding(Status.not_converged, None, detail, UNMET),))
 
 
-def check_goal(
-    output: OutputEstimate, relative_error: float, slack: float = SLACK
-) -> list[Finding]:
+def check_goal(output: OutputEstimate, goal: Goal, slack: float = SLACK) -> list[Finding]:
     """Whether the requested error was reached."""
-    if output.is_within(slack * relative_error):
+    if output.is_within(goal, slack):
         return []
     if math.isfinite(output.standard_error):
         share = output.standard_error / output.error_scale
-        detail = f"relative error {_percent(share)}; {_percent(relative_error)} requested"
+        detail = f"relative error {percent(share)}; {goal.text}"
     else:
-        detail = f"no error is known; {_percent(relative_error)} requested"
+        detail = f"no error is known; {goal.text}"
     return [Finding(Status.not_converged, None, detail, "goal")]
 
 
@@ -123,7 +121,3 @@ def check_agreement(output: OutputEstimate, other: OutputEstimate, route: str) -
         f"standard errors away; at most {MAX_JOINT_ERRORS:.0f} allowed"
     )
     return [Finding(Status.replicates_disagree, None, detail, "agreement")]
-
-
-def _percent(share: Any) -> str:
-    return f"{float(f'{100 * float(share):.2g}'):g} %"

@@ -90,6 +90,28 @@ class EffectiveSizes(NamedTuple):
     minus: float = math.nan
 
 
+class Goal(NamedTuple):
+    """The standard error that is asked for: relative to the value, or absolute, if that is more."""
+
+    relative: float
+    absolute: float = 0.0
+
+    def allowed(self, output: OutputEstimate) -> float:
+        """The largest standard error that an output may have."""
+        return max(self.relative * output.error_scale, self.absolute)
+
+    @property
+    def text(self) -> str:
+        """What was asked for, in words."""
+        text = f"{percent(self.relative)} requested"
+        return f"{text}, or {self.absolute:g} in absolute terms" if self.absolute else text
+
+
+def percent(share: Any) -> str:
+    """A share in per cent, with two digits."""
+    return f"{float(f'{100 * float(share):.2g}'):g} %"
+
+
 class OutputEstimate(NamedTuple):
     """The estimate of one output, and what it stands on.
 
@@ -119,10 +141,10 @@ class OutputEstimate(NamedTuple):
         """What an error is relative to: the value, or a share of E|f| where the parts cancel."""
         return max(abs(self.value), CANCELLATION_FLOOR * self.magnitude) or math.inf
 
-    def is_within(self, relative_error: float) -> bool:
-        """Whether the standard error is that small, relative to its scale."""
+    def is_within(self, goal: Goal, slack: float = 1.0) -> bool:
+        """Whether the standard error is as small as it is asked for, up to a factor."""
         is_known = math.isfinite(self.standard_error)
-        return is_known and self.standard_error <= relative_error * self.error_scale
+        return is_known and self.standard_error <= slack * goal.allowed(self)
 
     def with_findings(self, findings: Iterable[Finding]) -> OutputEstimate:
         """The same with further findings."""

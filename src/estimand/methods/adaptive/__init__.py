@@ -7,7 +7,7 @@ validation finds missing is fitted, and the last three run again. `judge` makes 
 from estimand.methods.adaptive.draws import Part
 from estimand.methods.adaptive.from_posterior import climb_again
 from estimand.methods.adaptive.ladders import by_ladders
-from estimand.methods.adaptive.method import AdaptiveIS, parts_of, require_budget
+from estimand.methods.adaptive.method import AdaptiveIS, parts_of, require_budget, require_goal
 from estimand.methods.adaptive.plan import Ladder, Limits
 from estimand.methods.adaptive.posterior import (
     Posterior,
@@ -28,5 +28,6 @@ __all__ = [
     "more_draws",
     "parts_of",
     "require_budget",
+    "require_goal",
     "sample_posterior",
 ]

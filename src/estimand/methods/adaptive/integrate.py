@@ -68,13 +68,13 @@ def _lack(plan: Plan, state: State, runtime: Runtime, draws: Draws) -> float:
     ]
     sizes = [draws.ess(part) for part in needed]
     missing = thresholds.ENOUGH_ESS / max(min(sizes), 1e-3)
-    goal, means = plan.limits.relative_error, Means.of(draws)
+    goal, means = plan.limits.goal, Means.of(draws)
     if len(plan.parts) == 1:
-        return max(missing, part_variance(means, plan.parts[0]) / goal**2)
+        return max(missing, part_variance(means, plan.parts[0]) / goal.relative**2)
     outputs = [output_estimate(means, output) for output in range(plan.density.num_outputs)]
     first = outputs[0]
     more = ", …" if len(outputs) > 1 else ""
     shown = f"{first.value:.5g} ± {first.standard_error:.1g}{more}"
     report(plan, state, runtime, "integrating", shown)
-    errors = [output.standard_error / output.error_scale for output in outputs]
-    return max(missing, *((error / goal) ** 2 for error in errors))
+    errors = [output.standard_error / goal.allowed(output) for output in outputs]
+    return max(missing, *(error**2 for error in errors))

@@ -88,9 +88,9 @@ def _judge_output(
     lacking, findings = check_looks(plan, state, estimate, output)
     error = math.hypot(estimate.standard_error, lacking, *unseen)
     estimate = estimate._replace(standard_error=error)
-    goal = plan.limits.relative_error
+    allowed = plan.limits.goal.allowed(estimate)
     for field, part in own.items():
-        is_small = NEGLIGIBLE * _size(parts, field, estimate) < goal * estimate.error_scale
+        is_small = NEGLIGIBLE * _size(parts, field, estimate) < allowed
         if part in state.missed and not is_small:
             findings.append(_missed_finding(part))
         if parts.matters(field) and part in evidence:
@@ -104,7 +104,7 @@ def _judge_output(
             f"{plan.density.dimension} dimensions to rule out a missed mode"
         )
         findings.append(Finding(Status.not_converged, None, detail, "exploration"))
-    findings += check_goal(estimate, plan.limits.relative_error)
+    findings += check_goal(estimate, plan.limits.goal)
     return estimate.with_findings(findings)
 
 

@@ -16,6 +16,7 @@ from estimand.sampling import log_mean
 from estimand.trust import (
     EffectiveSizes,
     Finding,
+    Goal,
     OutputEstimate,
     Parts,
     Ratio,
@@ -33,7 +34,7 @@ ERROR_FACTOR = 2.0
 
 
 def by_ladders(
-    ladders: dict[Part, tuple[Ladder, ...]], output: int, relative_error: float
+    ladders: dict[Part, tuple[Ladder, ...]], output: int, goal: Goal
 ) -> OutputEstimate | None:
     """The estimate of an output of whose parts all that have mass were climbed to; else None."""
     log_z = {
@@ -65,8 +66,7 @@ def by_ladders(
     )
     ess = EffectiveSizes(z1=float(min(values.size for values in present.values())))
     output_estimate = from_ratio(ratio, parts=Parts(), ess=ess, is_one_sided=len(present) == 1)
-    goal = check_goal(output_estimate, relative_error)
-    return output_estimate.with_findings([*findings, *goal])
+    return output_estimate.with_findings([*findings, *check_goal(output_estimate, goal)])
 
 
 def _check_stiffness(stiffness: float, part: Part) -> list[Finding]:

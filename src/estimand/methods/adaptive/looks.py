@@ -100,9 +100,9 @@ def is_material(plan: Plan, draws: Draws, part: Part, slack: float = 1.0) -> boo
         return False
     owner = owner_of(plan, part)
     if owner is None:
-        return math.log(slack) + log_size > math.log(plan.limits.relative_error)
-    scale = output_estimate(Means.of(draws), owner).error_scale
-    return slack * thresholds.exp(log_size) > plan.limits.relative_error * scale
+        return math.log(slack) + log_size > math.log(plan.limits.goal.relative)
+    allowed = plan.limits.goal.allowed(output_estimate(Means.of(draws), owner))
+    return slack * thresholds.exp(log_size) > allowed
 
 
 def owner_of(plan: Plan, part: Part) -> int | None:
@@ -156,9 +156,7 @@ def check_looks(
 def _never_seen(plan: Plan, draws: Draws, estimate: OutputEstimate, part: Part) -> Unmet:
     """A term that no draw has met could still be there, as rarely as its draws leave open."""
     what, largest = f"{text_of(plan, part)} is 0", plan.density.farthest(part.output)
-    return unmet(
-        what, draws.ess(GAMMA2), largest, plan.limits.relative_error * estimate.error_scale
-    )
+    return unmet(what, draws.ess(GAMMA2), largest, plan.limits.goal.allowed(estimate))
 
 
 def _check_constant(plan: Plan, draws: Draws, estimate: OutputEstimate, output: int) -> Unmet:
@@ -168,5 +166,5 @@ def _check_constant(plan: Plan, draws: Draws, estimate: OutputEstimate, output: 
     if low == high or draws.ess(look) >= thresholds.MIN_ESS:
         return Unmet()
     farthest = plan.density.farthest(output, estimate.value)
-    goal = plan.limits.relative_error * estimate.error_scale
+    goal = plan.limits.goal.allowed(estimate)
     return unmet("f is practically the same", draws.ess(GAMMA2), farthest, goal)

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+from typing import Any
 
 import jax
 import numpy as np
@@ -44,7 +45,7 @@ from estimand.runtime import LocalRuntime, OutOfTimeError, Runtime, run_task
 from estimand.sampling import comparison_scales
 from estimand.sampling import mixture as mixtures
 from estimand.settings import Settings, require_count
-from estimand.trust import Evidence, Finding, Status
+from estimand.trust import Evidence, Finding, Goal, Status
 
 PILOT = 8192
 FIRST_ROUND = 8192
@@ -71,6 +72,7 @@ class AdaptiveIS(Settings):
 
     Args:
         relative_error: standard error to reach, relative to the value (to Z as an estimator).
+        absolute_error: a standard error that is small enough, whatever the value is.
         max_evaluations: evaluations that may be spent, a gradient counting as 3. A budget below
             the least that it can do is refused. What an exploration costs is known only
             afterwards; where one overruns the budget, the notes say by how much.
@@ -90,6 +92,7 @@ class AdaptiveIS(Settings):
     """
 
     relative_error: float = 0.01
+    absolute_error: float = 0.0
     max_evaluations: int = 1_000_000
     max_seconds: float = math.inf
     num_replicates: int = 16
@@ -101,11 +104,12 @@ class AdaptiveIS(Settings):
         require_count("AdaptiveIS", "num_replicates", self.num_replicates)
         if self.num_replicates < 4:
             raise ValueError("AdaptiveIS: num_replicates must be at least 4 to give an error.")
-        for name in ("relative_error", "max_seconds"):
-            if not getattr(self, name) > 0:
-                raise ValueError(
-                    f"AdaptiveIS: {name} must be positive; it is {getattr(self, name)}."
-                )
+        require_goal("AdaptiveIS", self)
+
+    @property
+    def goal(self) -> Goal:
+        """The standard error that is asked for."""
+        return Goal(self.relative_error, self.absolute_error)
 
     def check(self, density: Density) -> None:
         if not density.layout.is_relaxable:
@@ -208,7 +212,7 @@ class AdaptiveIS(Settings):
             parts=parts,
             scout=dataclasses.replace(scout, num_particles=count),
             sizes=sizes,
-            limits=Limits(self.relative_error, self.max_evaluations, self.max_seconds),
+            limits=Limits(self.goal, self.max_evaluations, self.max_seconds),
             rng_key=rng_key,
             started=runtime.clock(),
         )
@@ -232,6 +236,17 @@ class AdaptiveIS(Settings):
             pilot=int(pilot * scale * max(1.0, num_parts / 3)),
             round=int(FIRST_ROUND * scale),
             num_replicates=self.num_replicates,
+        )
+
+
+def require_goal(owner: str, settings: Any) -> None:
+    """Refuses errors and times that nothing can reach."""
+    for name in ("relative_error", "max_seconds"):
+        if not getattr(settings, name) > 0:
+            raise ValueError(f"{owner}: {name} must be positive; it is {getattr(settings, name)}.")
+    if not settings.absolute_error >= 0:
+        raise ValueError(
+            f"{owner}: absolute_error must not be negative; it is {settings.absolute_error}."
         )
 
 

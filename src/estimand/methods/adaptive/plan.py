@@ -22,7 +22,7 @@ from estimand.methods.protocol import Cost
 from estimand.model import PLAIN
 from estimand.runtime import Progress, Runtime, Task, compiled_per_model
 from estimand.sampling import Climbed, Mixture, Warped, entropy_of, in_chunks, named_key, named_seed
-from estimand.trust import thresholds
+from estimand.trust import Goal, thresholds
 
 if TYPE_CHECKING:
     from estimand.methods.adaptive.posterior import Posterior
@@ -35,7 +35,7 @@ MIN_LAPLACE_DIMENSION = 7
 class Limits(NamedTuple):
     """What may be spent."""
 
-    relative_error: float
+    goal: Goal
     max_evaluations: float
     max_seconds: float
 

@@ -38,6 +38,7 @@ from estimand.sampling import ensemble as ensembles
 from estimand.trust import (
     EffectiveSizes,
     Finding,
+    Goal,
     OutputEstimate,
     Status,
     check_goal,
@@ -223,7 +224,7 @@ def from_prior(
 # --- averages ---
 
 
-def averages(posterior: Posterior, relative_error: float) -> tuple[OutputEstimate, ...]:
+def averages(posterior: Posterior, goal: Goal) -> tuple[OutputEstimate, ...]:
     """The mean of every output over the chains, with the error between chains."""
     evaluated, density = posterior.evaluated, posterior.density
     found = []
@@ -231,29 +232,27 @@ def averages(posterior: Posterior, relative_error: float) -> tuple[OutputEstimat
         average = _average(
             evaluated.signs[:, output].reshape(posterior.num_chains, -1),
             evaluated.log_sizes[:, output].reshape(posterior.num_chains, -1),
-            relative_error,
+            goal,
         )
-        found.append(
-            average.with_findings(_check_terms(posterior, output, average, relative_error))
-        )
+        found.append(average.with_findings(_check_terms(posterior, output, average, goal)))
     return tuple(found)
 
 
 def _check_terms(
-    posterior: Posterior, output: int, average: OutputEstimate, relative_error: float
+    posterior: Posterior, output: int, average: OutputEstimate, goal: Goal
 ) -> list[Finding]:
     """What the draws of the chains say of the terms of an output, and of its tail."""
     if not math.isfinite(average.standard_error):
         return []
     density, evaluated = posterior.density, posterior.evaluated
     columns = evaluated.signs, evaluated.log_sizes
-    count, goal = len(evaluated.positions), relative_error * average.error_scale
+    count, allowed = len(evaluated.positions), goal.allowed(average)
     centred = Part(MAGNITUDE, output, average.value).log_sizes(*columns)
     centred = np.where(centred < np.inf, centred, -np.inf)
     findings = check_tail(centred, None)
     if effective_sample_size(centred) < thresholds.MIN_ESS:
         farthest = density.farthest(output, average.value)
-        findings += unmet("f is practically the same", count, farthest, goal).findings
+        findings += unmet("f is practically the same", count, farthest, allowed).findings
     for number, look in enumerate(density.looks, density.num_outputs):
         if look.output != output:
             continue
@@ -261,13 +260,13 @@ def _check_terms(
         log_sizes = np.where(log_sizes < np.inf, log_sizes, -np.inf)
         name = f"the term in {look.text}"
         if not np.isfinite(log_sizes).any():
-            findings += unmet(f"{name} is 0", count, density.farthest(number), goal).findings
-        elif thresholds.exp(log_mean(log_sizes)) > goal:
+            findings += unmet(f"{name} is 0", count, density.farthest(number), allowed).findings
+        elif thresholds.exp(log_mean(log_sizes)) > allowed:
             findings += check_size(effective_sample_size(log_sizes), None, thresholds.MIN_ESS)
     return findings
 
 
-def _average(signs: np.ndarray, log_sizes: np.ndarray, relative_error: float) -> OutputEstimate:
+def _average(signs: np.ndarray, log_sizes: np.ndarray, goal: Goal) -> OutputEstimate:
     count = len(signs)
     ess = EffectiveSizes(z2=float(signs.size))
     is_there = signs != 0
@@ -303,7 +302,7 @@ def _average(signs: np.ndarray, log_sizes: np.ndarray, relative_error: float) ->
     )
     findings += check_mixing(rank_r_hat(values), None, thresholds.MAX_CHAIN_R_HAT)
     findings += _check_drift(values)
-    return estimate.with_findings([*findings, *check_goal(estimate, relative_error)])
+    return estimate.with_findings([*findings, *check_goal(estimate, goal)])
 
 
 def _check_drift(values: np.ndarray) -> list[Finding]:
