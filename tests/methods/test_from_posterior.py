@@ -18,6 +18,7 @@ from estimand.methods.adaptive import Ladder, Part, by_ladders
 from estimand.methods.adaptive.draws import GAMMA2, Draws, Evaluated
 from estimand.methods.adaptive.numbers import largest_nan_share
 from estimand.methods.adaptive.posterior import _average
+from estimand.trust import Goal
 from tests.stats import assert_coverage, assert_estimate
 
 DIMENSION = 14
@@ -91,7 +92,7 @@ def test_averages_cover(seed: int) -> None:
             state = 0.7 * state + math.sqrt(1 - 0.49) * rng.standard_normal(64)
             values[:, step] = state
         shifted = values + 3.0
-        found = _average(np.sign(shifted), np.log(np.abs(shifted)), 1.0)
+        found = _average(np.sign(shifted), np.log(np.abs(shifted)), Goal(1.0))
         half = laws.t.ppf(0.975, found.degrees) * found.standard_error
         lower.append(found.value - half)
         upper.append(found.value + half)
@@ -105,7 +106,7 @@ def test_averages_that_drift_or_disagree_are_not_trusted(seed: int) -> None:
     drifting = steady + np.linspace(0.0, 1.0, 100)
     apart = steady + np.where(np.arange(64) < 32, 0.0, 3.0)[:, None]
     statuses = {
-        name: _average(np.sign(values), np.log(np.abs(values)), 0.05).findings
+        name: _average(np.sign(values), np.log(np.abs(values)), Goal(0.05)).findings
         for name, values in {"steady": steady, "drifting": drifting, "apart": apart}.items()
     }
     assert not statuses["steady"]
@@ -119,14 +120,14 @@ def test_ladders_that_hardly_move_are_not_trusted(seed: int) -> None:
     part = Part(1, 0)
     moving = {part: tuple(Ladder(row, 0.2, 1) for row in log_z)}
     stiff = {part: tuple(Ladder(row, 0.9, 1) for row in log_z)}
-    found = by_ladders(moving, 0, 0.05)
+    found = by_ladders(moving, 0, Goal(0.05))
     assert found is not None
     assert found.status
     assert abs(found.value - 1e-6) < 5 * found.standard_error
-    doubted = by_ladders(stiff, 0, 0.05)
+    doubted = by_ladders(stiff, 0, Goal(0.05))
     assert doubted is not None
     assert doubted.status is ep.Status.not_converged
-    assert by_ladders({}, 0, 0.05) is None
+    assert by_ladders({}, 0, Goal(0.05)) is None
 
 
 @pytest.mark.parametrize(("edge", "is_harmless"), [(6.0, True), (1.0, False)])

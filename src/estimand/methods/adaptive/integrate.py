@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import NamedTuple
 
 from estimand.density import MAGNITUDE
 from estimand.methods.adaptive.draws import Draws, Means, output_estimate, part_variance
@@ -23,7 +24,8 @@ from estimand.trust import thresholds
 DRAW_SHARE = 0.3
 # Draws of a replicate from a component, at the least, for its share to be a control variate.
 MIN_CONTROLLED = 20
-# If the goal needs more draws than the budget allows by this factor, no more are made.
+# If enough effective draws need more of them than the budget allows by this factor, no more are
+# made: the mixture does not fit. One that fits may use the budget up.
 HOPELESS = 8.0
 
 
@@ -42,7 +44,7 @@ def integrate(plan: Plan, state: State, runtime: Runtime, offer: Callable[[State
     offer(state)
     reserve = state.exploration if state.explored else Effort()
     number = 0
-    while (lack := _lack(plan, state, runtime, draws)) > 1:
+    while (lack := _lack(plan, state, runtime, draws)).factor > 1:
         cost = len(replicates) * count
         seconds = (seconds_since(plan, runtime) - began) * cost / draws.size
         state = state._replace(is_full=not draws.has_room(cost))
@@ -50,7 +52,7 @@ def integrate(plan: Plan, state: State, runtime: Runtime, offer: Callable[[State
         if state.is_full or not can_afford(plan, state, runtime, effort):
             break
         left = plan.limits.max_evaluations - state.cost.spent - reserve.evaluations
-        if lack * draws.size > HOPELESS * (draws.size + left):
+        if lack.missing > 1 and lack.factor * draws.size > HOPELESS * (draws.size + left):
             break
         number += 1
         name = f"round {number}"
@@ -61,8 +63,17 @@ def integrate(plan: Plan, state: State, runtime: Runtime, offer: Callable[[State
     return state
 
 
-def _lack(plan: Plan, state: State, runtime: Runtime, draws: Draws) -> float:
-    """How many times more draws the requested error needs; at most 1 where it is reached."""
+class _Lack(NamedTuple):
+    """How many times more draws are needed for enough effective ones, and for the goal, too.
+
+    At most 1 where there are enough.
+    """
+
+    missing: float
+    factor: float
+
+
+def _lack(plan: Plan, state: State, runtime: Runtime, draws: Draws) -> _Lack:
     needed = [
         part for part in state.groups if part.sign != MAGNITUDE or is_material(plan, draws, part)
     ]
@@ -70,11 +81,12 @@ def _lack(plan: Plan, state: State, runtime: Runtime, draws: Draws) -> float:
     missing = thresholds.ENOUGH_ESS / max(min(sizes), 1e-3)
     goal, means = plan.limits.goal, Means.of(draws)
     if len(plan.parts) == 1:
-        return max(missing, part_variance(means, plan.parts[0]) / goal.relative**2)
+        variance = part_variance(means, plan.parts[0])
+        return _Lack(missing, max(missing, variance / goal.relative**2))
     outputs = [output_estimate(means, output) for output in range(plan.density.num_outputs)]
     first = outputs[0]
     more = ", …" if len(outputs) > 1 else ""
     shown = f"{first.value:.5g} ± {first.standard_error:.1g}{more}"
     report(plan, state, runtime, "integrating", shown)
     errors = [output.standard_error / goal.allowed(output) for output in outputs]
-    return max(missing, *(error**2 for error in errors))
+    return _Lack(missing, max(missing, *(error**2 for error in errors)))
