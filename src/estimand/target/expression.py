@@ -458,9 +458,9 @@ def _is_source(
     is_real = all(is_float(avals[i]) for i in step.inputs)
     if step.name in COMPARISONS:
         low, high = bounds[step.outputs[0]].hull()
-        # An integer has a margin where it counts softened events.
         is_count = not is_soft.isdisjoint(step.inputs) and not is_event(avals[step.inputs[0]])
-        return bool(low < high) and (is_real or is_count)
+        is_whole = all(jnp.issubdtype(avals[i].dtype, jnp.integer) for i in step.inputs)
+        return bool(low < high) and (is_real or is_count or is_whole)
     if step.name == "sign":
         return is_real
     # The larger of two variables has a slope everywhere; only a fixed bound makes a plateau.

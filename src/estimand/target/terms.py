@@ -169,14 +169,19 @@ class _Splitter:
         is_split = found is not None and 1 < len(found) <= MAX_PIECES
         return found if is_split and found else [whole]
 
+    def place(self, index: int, element: Element) -> Element:
+        """The element of an operand that goes into one of the result: axes of size 1 are spread."""
+        if element is None:
+            return None
+        shape = self.shape(index)
+        return tuple(0 if size == 1 else k for k, size in zip(element, shape, strict=False))
+
     def operand(self, index: int, element: Element) -> list[_Piece]:
-        """The pieces of an operand, which may be a scalar beside an array."""
-        is_scalar = element is not None and not self.shape(index)
-        return self.pieces(index, () if is_scalar else element)
+        """The pieces of an operand."""
+        return self.pieces(index, self.place(index, element))
 
     def reading(self, index: int, element: Element) -> Callable[[Environment], Any]:
-        is_scalar = element is not None and not self.shape(index)
-        return functools.partial(_read, index, () if is_scalar else element)
+        return functools.partial(_read, index, self.place(index, element))
 
     def source_of(self, step: Step, element: tuple[int, ...]) -> tuple[int, tuple[int, ...]] | None:
         """The operand and its element that a step which only moves elements puts at a place."""
@@ -215,8 +220,7 @@ class _Splitter:
             return []
         read = functools.partial(functools.partial, _read)
         if str(step.params.get("name", "")) == "logaddexp" or _is_logaddexp(step):
-            places = [() if not self.shape(i) else element for i in step.inputs]
-            parts = [read(i, place) for i, place in zip(step.inputs, places, strict=True)]
+            parts = [self.reading(i, element) for i in step.inputs]
             return [(read(index, element), parts)]
         if terms := self._logsumexp(step, element):
             return [(read(index, element), [read(*term) for term in terms])]
@@ -224,7 +228,7 @@ class _Splitter:
             return [
                 found
                 for i in step.inputs[: 1 if step.name == "sub" else 2]
-                for found in self._log_sums(i, () if not self.shape(i) else element)
+                for found in self._log_sums(i, self.place(i, element) or ())
             ]
         if step.name == "select_n":
             cases = [i for i in step.inputs[1:] if i in self.varies]
@@ -456,7 +460,7 @@ def _ways(
     splitter: _Splitter, index: int, element: tuple[int, ...], extreme: str
 ) -> list[Callable[[Environment], Any]]:
     """The numbers of which a variable is the largest or the smallest."""
-    place = element if splitter.shape(index) else ()
+    place = splitter.place(index, element) or ()
     step = splitter.made_by.get(index)
     if step is not None and step.name == f"reduce_{extreme}":
         elements = splitter.reduced(step, place)

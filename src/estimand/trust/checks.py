@@ -89,12 +89,15 @@ def check_goal(output: OutputEstimate, goal: Goal, slack: float = SLACK) -> list
 def check_magnitude(output: OutputEstimate, other: OutputEstimate) -> list[Finding]:
     """Whether an estimate has less than another one whose draws did not suffice.
 
-    Importance weights of a proposal that does not fit say too little, and seldom too much.
+    Importance weights of a proposal that does not fit say too little, and seldom too much: by
+    Markov's inequality a tenfold at most once in ten times.
     """
     if not math.isfinite(other.standard_error):
         return []
     margin = other.standard_error + 2 * output.standard_error
-    if not other.magnitude - output.magnitude > margin:
+    has_more = other.magnitude - output.magnitude > margin
+    has_far_more = other.magnitude > 10 * output.magnitude
+    if not has_more and not has_far_more:
         return []
     detail = (
         f"the mixture, whose draws did not suffice, found {other.value:.4g} ± "

@@ -1,7 +1,7 @@
 """How coordinates become values of a NumPyro site.
 
 Plain coordinates are NumPyro's unconstrained ones. Standardised coordinates are (x − location) /
-scale where a prior has these: the "non-centred" parametrisation. Blended ones are partially
+scale where a prior has these: the "non-centred" parametrisation; heavy tails are tamed in them. Blended ones are partially
 centred: a number for each coordinate, its centredness, leads from standardised (0) to the model's
 own (1). Where a support has an edge they are stretched, so that a density that ends at the edge has
 Gaussian tails. With relaxed integers a real number stands for each integer, in an interval of
@@ -106,6 +106,45 @@ class Walk(Transform):
         return (self.scale,), (("scale",), {})
 
 
+class Tamed(Transform):
+    """x = u·√((e^s − 1)/s) with s = u²/degrees: Student's t as a nearly normal variable.
+
+    A power of x has mass so far out that no mixture in x reaches it; in u it is that of a Gaussian.
+    """
+
+    domain = constraints.real
+    codomain = constraints.real
+
+    def __init__(self, degrees: Any):
+        self.degrees = degrees
+
+    def __call__(self, x: Any) -> Any:
+        return x * jnp.exp(0.5 * self._log_ratio(x))
+
+    def _inverse(self, y: Any) -> Any:
+        size = jnp.abs(y)
+        is_far = size > 1e100
+        near = jnp.log1p(jnp.where(is_far, 0.0, size) ** 2 / self.degrees)
+        far = 2 * jnp.log(jnp.where(is_far, size, 1.0)) - jnp.log(self.degrees)
+        root = jnp.sqrt(self.degrees * jnp.where(is_far, far, near))
+        # The square of a small number underflows.
+        return jnp.sign(y) * jnp.where(size < 1e-6, size, root)
+
+    def log_abs_det_jacobian(self, x: Any, y: Any, intermediates: Any = None) -> Any:  # noqa: ARG002
+        return x**2 / self.degrees - 0.5 * self._log_ratio(x)
+
+    def _log_ratio(self, x: Any) -> Any:
+        """log((e^s − 1)/s)."""
+        square = x**2 / self.degrees
+        is_small = square < 1e-4
+        safe = jnp.where(is_small, 1.0, square)
+        large = safe + jnp.log1p(-jnp.exp(-safe)) - jnp.log(safe)
+        return jnp.where(is_small, 0.5 * square + square**2 / 24, large)
+
+    def tree_flatten(self) -> tuple:
+        return (self.degrees,), (("degrees",), {})
+
+
 class CholeskyAffine(Transform):
     """x ↦ location + factor·x, as NumPyro's, which has no batches of factors before 0.22."""
 
@@ -144,8 +183,12 @@ def location_scale(fn: Any, centredness: Any = None) -> Any:
             scale = scale ** (1 - centredness)
             location = location * (1 - centredness * scale)
         affine = AffineTransform(location, scale)
-        is_positive = isinstance(base, dist.LogNormal)
-        return ComposeTransform([affine, ExpTransform()]) if is_positive else affine
+        if isinstance(base, dist.LogNormal):
+            return ComposeTransform([affine, ExpTransform()])
+        if isinstance(base, dist.StudentT | dist.Cauchy) and centredness is None:
+            degrees = base.df if isinstance(base, dist.StudentT) else 1.0
+            return ComposeTransform([Tamed(jnp.broadcast_to(degrees, shape)), affine])
+        return affine
     if isinstance(base, dist.MultivariateNormal):
         location = jnp.broadcast_to(base.loc, shape)
         factor = jnp.broadcast_to(base.scale_tril, (*shape, shape[-1]))
