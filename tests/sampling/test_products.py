@@ -26,3 +26,10 @@ def test_pieces_are_all_of_it(work: int) -> None:
     sizes = {piece.stop - piece.start for piece in slices[:-1]}
     assert max(sizes) <= products.MAX_PIECE
     assert max(sizes) * work <= products.MAX_MULTIPLICATIONS or sizes == {products.MIN_PIECE}
+
+
+def test_roots_of_singular_covariances() -> None:
+    direction = np.array([1.0, 2.0, -1.0])
+    covariances = np.stack([np.eye(3), np.outer(direction, direction)])
+    roots = products.root_of(covariances)
+    np.testing.assert_allclose(roots @ roots.transpose(0, 2, 1), covariances, atol=1e-8)

@@ -29,7 +29,7 @@ from estimand.sampling.keys import entropy_of, named_key, named_seed
 from estimand.sampling.laplace import Mode, find_mode
 from estimand.sampling.mixture import Mixture
 from estimand.sampling.prior import comparison_scales, prior_positions, spread_of_margins
-from estimand.sampling.products import sums_of_products
+from estimand.sampling.products import root_of, sums_of_products
 from estimand.sampling.schedule import geometric, linear
 from estimand.sampling.scouts import Scouted, can_scout, run_scouts, to_posterior
 from estimand.sampling.tempering import (
@@ -100,6 +100,7 @@ __all__ = [
     "rank_r_hat",
     "relative_weights",
     "resampling",
+    "root_of",
     "run_scouts",
     "schedule",
     "spread_of_margins",

@@ -15,7 +15,7 @@ from typing import NamedTuple
 import numpy as np
 
 from estimand.sampling import sobol
-from estimand.sampling.products import pieces, sums_of_products, times
+from estimand.sampling.products import pieces, root_of, sums_of_products, times
 
 STUDENT_DEGREES = 5.0
 STUDENT_SHARE = 0.1
@@ -242,7 +242,7 @@ def _fit_in(
 
 def gaussian(center: np.ndarray, precision: np.ndarray) -> Mixture:
     """A Gaussian, and a Student-t with the same moments."""
-    root = np.linalg.cholesky(np.linalg.inv(precision))
+    root = root_of(np.linalg.inv(precision))
     dimension = center.size
     standard = Mixture(
         np.ones(1), np.zeros((1, dimension)), np.eye(dimension)[None], np.full(1, np.inf)
@@ -268,7 +268,7 @@ def refit(
     deviations = gaussians.means - gaussians.weights @ gaussians.means
     within = np.einsum("k,kij,klj->il", gaussians.weights, gaussians.factors, gaussians.factors)
     between = (gaussians.weights[:, None] * deviations).T @ deviations
-    center, root = gaussians.weights @ gaussians.means, np.linalg.cholesky(within + between)
+    center, root = gaussians.weights @ gaussians.means, root_of(within + between)
     whitening = np.linalg.inv(root)
     whitened = Mixture(
         gaussians.weights,
@@ -404,7 +404,7 @@ def _moments(
     covariance = sums_of_products(weights * deviations, deviations)
     variances = np.maximum(np.diag(covariance), 1e-12 * (1 + center**2))
     covariance = (1 - shrinkage) * covariance + shrinkage * np.diag(variances)
-    return center, np.linalg.cholesky(covariance)
+    return center, root_of(covariance)
 
 
 def _held_out(groups: np.ndarray, rng: np.random.Generator) -> np.ndarray:
@@ -475,7 +475,7 @@ def _em(
         moves = sums / (mass + 1e-3)[:, None]
         means, scatter = mixture.means + moves, _about(moves, mass, sums, products)
         covariances = (scatter + prior_points * prior) / (mass + prior_points)[:, None, None]
-        factors = np.linalg.cholesky(covariances)
+        factors = root_of(covariances)
         mixture = Mixture((mass + 1.0) / (mass.sum() + count), means, factors, mixture.degrees)
         if abs(score - last) < 1e-3:
             break

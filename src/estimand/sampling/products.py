@@ -1,4 +1,4 @@
-"""Matrix products in pieces that BLAS leaves to one thread.
+"""Matrix products in pieces that BLAS leaves to one thread, and roots of covariances.
 
 A product over some thousand points takes a millisecond. Divided among threads, it has to wait for
 the last of them: with another process on one of two cores, a hundred times as long was measured.
@@ -15,6 +15,8 @@ MAX_MULTIPLICATIONS = 2**18
 # Numbers that a piece of work may hold at a time, to stay in the processor's cache.
 MAX_NUMBERS = 2**19
 MIN_PIECE, MAX_PIECE = 16, 2048
+# The smallest eigenvalue of a covariance, relative to its largest, that is not rounding.
+MIN_EIGENVALUE = 1e-10
 
 
 def pieces(count: int, multiplications: int, numbers: int) -> Iterator[slice]:
@@ -38,3 +40,13 @@ def sums_of_products(left: np.ndarray, right: np.ndarray) -> np.ndarray:
     for piece in pieces(len(left), total.size, sum(total.shape)):
         total += left[piece].T @ right[piece]
     return total
+
+
+def root_of(covariances: np.ndarray) -> np.ndarray:
+    """Cholesky factors; of matrices that are singular by rounding, those of close ones."""
+    try:
+        return np.linalg.cholesky(covariances)
+    except np.linalg.LinAlgError:
+        values, vectors = np.linalg.eigh(covariances)
+        values = np.maximum(values, MIN_EIGENVALUE * values.max(axis=-1, keepdims=True))
+        return np.linalg.cholesky((vectors * values[..., None, :]) @ np.swapaxes(vectors, -1, -2))

@@ -17,7 +17,7 @@ from estimand.methods.adaptive.plan import Ladder, Plan, Scouting, State, evalua
 from estimand.methods.adaptive.posterior import KINDS, NUM_PRIOR_PIECES, Posterior, from_prior
 from estimand.methods.adaptive.proposal import Exploration
 from estimand.runtime import Runtime, run_task
-from estimand.sampling import Climbed, Mixture, climb_to_target, effective_sample_size
+from estimand.sampling import Climbed, Mixture, climb_to_target, effective_sample_size, root_of
 from estimand.sampling import ensemble as ensembles
 from estimand.sampling import mixture as mixtures
 
@@ -72,7 +72,7 @@ def _widened(points: np.ndarray) -> Mixture:
     return Mixture(
         weights=np.ones(1),
         means=points.mean(axis=0)[None],
-        factors=WIDENING * np.linalg.cholesky(shrunk)[None],
+        factors=WIDENING * root_of(shrunk)[None],
         degrees=np.full(1, mixtures.STUDENT_DEGREES),
     )
 

@@ -1,11 +1,11 @@
 """How coordinates become values of a NumPyro site.
 
 Plain coordinates are NumPyro's unconstrained ones. Standardised coordinates are (x − location) /
-scale where a prior has these: the "non-centred" parametrisation; heavy tails are tamed in them. Blended ones are partially
-centred: a number for each coordinate, its centredness, leads from standardised (0) to the model's
-own (1). Where a support has an edge they are stretched, so that a density that ends at the edge has
-Gaussian tails. With relaxed integers a real number stands for each integer, in an interval of
-length one.
+scale where a prior has these: the "non-centred" parametrisation; the tails of Student's t are tamed
+in them. Blended ones are partially centred: a number for each coordinate, its centredness, leads
+from standardised (0) to the model's own (1). Where a support has an edge they are stretched, so
+that a density that ends at the edge has Gaussian tails. With relaxed integers a real number stands
+for each integer, in an interval of length one.
 """
 
 from __future__ import annotations
