@@ -280,9 +280,11 @@ def test_other_precisions_are_refused(value: Any) -> None:
 
 
 def test_integers_that_single_precision_does_not_hold_are_refused() -> None:
-    expectation = cube(np.array(5_000_000_000), 1e9)
-    with pytest.raises(ep.ProgramError, match="such as 5000000000, which int32 does not hold"):
-        ep.estimate_expectation(expectation, SIMPLE, precision="single")
+    with jax.enable_x64(True):
+        made = jnp.asarray([1, 5_000_000_000])
+    for y in (np.array(5_000_000_000), made):
+        with pytest.raises(ep.ProgramError, match="such as 5000000000, which int32 does not hold"):
+            ep.estimate_expectation(cube(y, 1e9), SIMPLE, precision="single")
 
 
 # --- programs with types of their own ---

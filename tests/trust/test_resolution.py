@@ -109,7 +109,12 @@ def test_in_single_precision() -> None:
 
 def test_the_spacing_of_numbers_is_that_of_the_precision() -> None:
     """A Beta(1, 0.3) law has a share of 0.7 % within 2⁻²⁴ of 1, and of 2e-5 within 2⁻⁵³."""
-    expectation = of(dist.Beta(1.0, 0.3))
+
+    @ep.expectation
+    def program() -> Any:
+        return numpyro.sample("x", dist.Beta(1.0, 0.3))
+
+    expectation = program()
     with jax.enable_x64(False):
         double = ep.estimate_expectation(expectation, QUICK)
     assert abs(double.value - 1 / 1.3) < 0.01

@@ -172,16 +172,17 @@ def in_working_precision(number: Any) -> jax.Array:
         if type(number) is float:
             return jnp.asarray(number)
         dtype = jax.dtypes.canonicalize_dtype(number.dtype)
-        if isinstance(number, jax.Array):
+        if dtype == number.dtype:
             return jnp.asarray(number, dtype)
         # NumPy converts: JAX would compile a program for it.
-        converted = np.asarray(number, dtype)
-    if dtype.kind in "iu" and (converted != number).any():
-        raise ProgramError(
-            f"the data have integers such as {number[converted != number].flat[0]}, which "
-            f"{dtype} does not hold: compute in double precision, or give them as floats."
-        )
-    return jnp.asarray(converted)
+        given = np.asarray(number)
+        array = given.astype(dtype)
+        if dtype.kind in "iu" and (array != given).any():
+            raise ProgramError(
+                f"the data have integers such as {given[array != given].flat[0]}, which {dtype} "
+                "does not hold: compute in double precision, or give them as floats."
+            )
+        return jnp.asarray(array, dtype)
 
 
 def as_numbers(value: Any) -> jax.Array:
