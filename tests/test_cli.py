@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import jax
 import numpy as np
 import pytest
 
@@ -154,6 +155,17 @@ def test_run_prints_json_alone_and_fails_on_no_mass(folder: Path) -> None:
 
 
 @pytest.mark.slow
+def test_precision(folder: Path) -> None:
+    command = ["run", "model.py:bound", "--max-evaluations", "50000", "--json"]
+    with jax.enable_x64(False):
+        results = [invoke(folder, *command, *more) for more in ([], ["--precision", "single"])]
+    found = [json.loads(result.stdout) for result in results]
+    versions = [content["provenance"]["versions"]["precision"] for content in found]
+    assert versions == ["float64", "float32"]
+    assert "computed in single precision" in found[1]["notes"]
+    assert invoke(folder, *command, "--precision", "half").exit_code == 2
+
+
 def test_compare_shows_three_methods_side_by_side(folder: Path) -> None:
     result = invoke(folder, "compare", "model.py:bound", "--max-evaluations", "200000", "--json")
     assert result.exit_code == 0

@@ -18,7 +18,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import jax
 import numpy as np
 
 from estimand.estimate import Estimate, estimate_expectation, load
@@ -26,7 +25,7 @@ from estimand.estimators import AnIS
 from estimand.methods import TABI, Auto, Method, PosteriorMCMC
 from estimand.model import Expectation, ExpectationProgram, ProgramError
 from estimand.record import MergeError, RecordError
-from estimand.runtime import CheckpointError
+from estimand.runtime import PRECISIONS, CheckpointError, in_precision
 from estimand.view import Summary, Table, estimate_text
 
 try:
@@ -219,11 +218,20 @@ def _exit_code(result: Estimate) -> int:
 
 
 def _estimate(
-    expectation: Expectation, method: Method, seed: int, checkpoint: Path | None = None
+    expectation: Expectation,
+    method: Method,
+    seed: int,
+    precision: str,
+    checkpoint: Path | None = None,
 ) -> Estimate:
     try:
         return estimate_expectation(
-            expectation, method, rng_key=seed, throw=False, checkpoint=checkpoint
+            expectation,
+            method,
+            rng_key=seed,
+            throw=False,
+            precision=precision,
+            checkpoint=checkpoint,
         )
     except (ProgramError, CheckpointError, RecordError) as error:
         raise click.UsageError(str(error)) from error
@@ -297,13 +305,19 @@ _max_seconds = click.option(
     help="Time limit; when it is reached, what is known by then is returned.",
 )
 _json = click.option("--json", "as_json", is_flag=True, help="Print JSON instead of tables.")
-_double = click.option("--double", is_flag=True, help="Compute in double precision.")
+_precision = click.option(
+    "--precision",
+    type=click.Choice(PRECISIONS),
+    default="double",
+    show_default=True,
+    help="What to compute in: 64 or 32 bits.",
+)
 
 
 def _of_a_program(command: Callable) -> Callable:
     """The options of a command that estimates: which program, how precisely, how long."""
-    precision = (_relative_error, _absolute_error)
-    options = (_program, _data, *precision, _max_evaluations, _max_seconds, _seed, _double)
+    errors = (_relative_error, _absolute_error)
+    options = (_program, _data, *errors, _max_evaluations, _max_seconds, _seed, _precision)
     for option in reversed(options):
         command = option(command)
     return command
@@ -330,7 +344,7 @@ def run(
     max_evaluations: int,
     max_seconds: float,
     seed: int,
-    double: bool,
+    precision: str,
     output: Path | None,
     checkpoint: Path | None,
     report: Path | None,
@@ -350,8 +364,7 @@ def run(
     _check_output(checkpoint, "--checkpoint")
     _check_output(report, "--report")
     _check_plots(report is not None)
-    _use_double(double)
-    expectation = _bound(program, data)
+    expectation = _bound(program, data, precision)
     _say(repr(expectation))
     method = Auto(
         relative_error=relative_error,
@@ -361,7 +374,7 @@ def run(
     )
     started = time.perf_counter()
     _say(f"estimating with {method!r}, seed {seed} …")
-    result = _estimate(expectation, method, seed, checkpoint)
+    result = _estimate(expectation, method, seed, precision, checkpoint)
     _say(f"done in {time.perf_counter() - started:.1f} s")
     if output is not None:
         result.save(output)
@@ -373,19 +386,15 @@ def run(
     sys.exit(_exit_code(result))
 
 
-def _bound(program: str, data: Path | None) -> Expectation:
+def _bound(program: str, data: Path | None, precision: str) -> Expectation:
     try:
-        return bind(program, data)
+        with in_precision(precision):
+            return bind(program, data)
     except (ProgramError, click.UsageError) as error:
         raise click.UsageError(str(error)) from error
     except Exception as error:
         last = traceback.format_exception_only(error)[0].strip()
         raise click.UsageError(f"{program} fails with its data: {last}") from error
-
-
-def _use_double(double: bool) -> None:
-    if double:
-        jax.config.update("jax_enable_x64", True)
 
 
 @main.command()
@@ -450,15 +459,14 @@ def compare(
     max_evaluations: int,
     max_seconds: float,
     seed: int,
-    double: bool,
+    precision: str,
     as_json: bool,
 ) -> None:
     """Estimate by the default method, the paper's, and averaged NUTS draws, side by side.
 
     The exit code is that of the default method.
     """
-    _use_double(double)
-    expectation = _bound(program, data)
+    expectation = _bound(program, data, precision)
     default = Auto(
         relative_error=relative_error,
         absolute_error=absolute_error,
@@ -475,7 +483,7 @@ def compare(
     for name, method in methods.items():
         _say(f"{name} …")
         try:
-            result = _estimate(expectation, method, seed)
+            result = _estimate(expectation, method, seed, precision)
         except click.UsageError as error:
             if name == "default":
                 raise

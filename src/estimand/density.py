@@ -156,13 +156,14 @@ class Density:
     @classmethod
     def of(cls, bound: Bound) -> Density:
         """γ of a model with its data."""
-        density = cls(bound.model, bound.arrays, np.int32(0), np.int32(0))
+        arrays = bound.arrays
+        density = cls(bound.model, arrays, np.int32(0), np.int32(0))
         reading = density._reading
-        count = len(bound.arrays)
+        count = len(arrays)
         constants = tuple(
-            (place, Constant.of(bound.arrays[place]))
+            (place, Constant.of(arrays[place]))
             for place in range(count - bound.num_constants, count)
-            if _is_known(bound.arrays[place])
+            if _is_known(arrays[place])
         )
         if reading is None or reading.with_known(_inputs(constants)) is reading:
             return density

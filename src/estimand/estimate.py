@@ -20,7 +20,7 @@ from estimand import record as records
 from estimand.density import Density
 from estimand.estimators import Estimator
 from estimand.methods import Auto, Method, interrupted
-from estimand.model import PARTS, Bound, ExpectationProgram, bind
+from estimand.model import PARTS, Bound, ExpectationProgram, ProgramError, bind
 from estimand.record import Contents, Provenance, Question, Record
 from estimand.runtime import (
     CompilationClock,
@@ -32,7 +32,10 @@ from estimand.runtime import (
     Teller,
     bar,
     cache_on_disk,
+    in_precision,
     journal,
+    require_precision,
+    this_precision,
 )
 from estimand.settings import require_count
 from estimand.trust import Evidence, Status, checked
@@ -198,9 +201,9 @@ class Estimate(Record):
     ) -> Estimate:
         """Goes on until the standard error is small enough; nothing so far is thrown away.
 
-        Runs the same method again with fresh keys, which follow from those so far, and merges.
-        An estimate that is precise enough is returned as it is. After Ctrl-C it is what the runs
-        that were finished say.
+        Runs the same method again with fresh keys, which follow from those so far, in the same
+        precision, and merges. An estimate that is precise enough is returned as it is. After Ctrl-C
+        it is what the runs that were finished say.
 
         Args:
             relative_error: standard error to reach for every output, relative to its value.
@@ -227,8 +230,12 @@ class Estimate(Record):
         if not max_evaluations > 0:
             raise ValueError(f"refine: max_evaluations must be positive; it is {max_evaluations}.")
         require_count("refine", "max_runs", max_runs)
-        question = records.question_of(self, self.question, expectation, method)
-        with bar(progress_bar) as listener, Interruption() as interruption:
+        with (
+            in_precision(self.precision),
+            bar(progress_bar) as listener,
+            Interruption() as interruption,
+        ):
+            question = records.question_of(self, self.question, expectation, method)
             maker = _Maker(question, listener, interruption)
             pieces = _refined(self, maker, relative_error, max_evaluations, max_runs)
         estimate = records.judged(pieces[0].merge(*pieces[1:]), relative_error)
@@ -354,6 +361,7 @@ def estimate_expectation(
     *,
     rng_key: int | jax.Array = 0,
     throw: bool = True,
+    precision: str = "double",
     progress_bar: bool | None = None,
     checkpoint: str | os.PathLike | None = None,
 ) -> Estimate:
@@ -366,6 +374,8 @@ def estimate_expectation(
         rng_key: an int or a JAX key; the same key gives the same result.
         throw: raise `EstimationError` if the status is not `ok`; False returns the estimate, whose
             `status` must then be looked at.
+        precision: ``"double"`` computes in 64 bits, whatever JAX's ``jax_enable_x64`` says, and
+            leaves that as it is. ``"single"`` computes in 32 bits, and the notes say so.
         progress_bar: a bar on standard error with the stage and the estimate so far; by default
             where that is a terminal and rich is installed.
         checkpoint: a file in which the work is kept as it is done. A run that was cut off goes on
@@ -401,11 +411,15 @@ def estimate_expectation(
         if isinstance(method, Estimator):
             hint = f" Did you mean TABI({type(method).__name__}(...))?"
         raise TypeError(f"expected a method such as TABI(AnIS()), got {method!r}.{hint}")
-    key = records.as_key(rng_key)
-    question = Question(expectation, method)
-    provenance = records.provenance_of(expectation, method, key)
-    with bar(progress_bar) as listener, Interruption() as interruption:
-        maker = _Maker(question, listener, interruption)
+    require_precision("estimate_expectation", precision)
+    with (
+        in_precision(precision),
+        bar(progress_bar) as listener,
+        Interruption() as interruption,
+    ):
+        key = records.as_key(rng_key)
+        provenance = records.provenance_of(expectation, method, key)
+        maker = _Maker(Question(expectation, method), listener, interruption)
         if checkpoint is None:
             estimate = maker.made(key, provenance)
         else:
@@ -435,7 +449,7 @@ class _Maker:
         teller = Teller(self.listener)
         runtime = LocalRuntime(journal=book, listener=teller, interruption=self.interruption)
         compilations = CompilationClock(self.interruption.check, teller.compiling)
-        with cache_on_disk(), compilations as clock:
+        with cache_on_disk(), compilations as clock, _explained(expectation.name):
             density = Density.of(expectation)
             method.check(density)
             try:
@@ -448,6 +462,8 @@ class _Maker:
             # What is known now is returned, even if Ctrl-C is pressed again.
             clock.between = None
             run = run._replace(outputs=checked(run.outputs, density))
+        if this_precision() == "single":
+            run = run.with_notes("computed in single precision")
         if (note := _shapes_note(expectation)) and clock.num_compilations:
             run = run.with_notes(note)
         assert expectation.output is not None
@@ -462,6 +478,21 @@ class _Maker:
             density=density,
             question=self.question,
         )
+
+
+@contextlib.contextmanager
+def _explained(program: str) -> Iterator[None]:
+    """Says what to do where a callback of the program declares another precision."""
+    try:
+        yield
+    except jax.errors.JaxRuntimeError as error:
+        if "Incorrect output dtype" not in str(error):
+            raise
+        raise ProgramError(
+            f"a callback of program {program!r} does not return what it declares: "
+            f"{str(error).splitlines()[-1]}. Declare the type of its argument, as in "
+            "jax.ShapeDtypeStruct(x.shape, x.dtype), or estimate with another precision."
+        ) from error
 
 
 # The shapes of the data with which a program was last estimated.
@@ -562,6 +593,7 @@ def log_evidence(
     rng_key: int | jax.Array = 0,
     model_args: tuple = (),
     model_kwargs: dict[str, Any] | None = None,
+    precision: str = "double",
 ) -> Evidence:
     """The log marginal likelihood of a bound program, or of any NumPyro model.
 
@@ -571,6 +603,7 @@ def log_evidence(
         rng_key: an int or a JAX key.
         model_args: arguments of a NumPyro model.
         model_kwargs: its arguments by name.
+        precision: ``"double"`` or ``"single"``, as in `estimate_expectation`.
 
     Examples:
         >>> def model(y):
@@ -580,6 +613,7 @@ def log_evidence(
         >>> abs(float(evidence.log_z) + 2.2655) < 4 * evidence.standard_error
         True
     """
+    require_precision("log_evidence", precision)
     if isinstance(model, ExpectationProgram):
         model = model.model
     if not isinstance(model, Bound):
@@ -587,6 +621,7 @@ def log_evidence(
         model = bind(program, model_args, model_kwargs or {}, needs_output=False)
     elif model_args or model_kwargs:
         raise TypeError("log_evidence: a bound program has its arguments already.")
-    density = Density.of(model)
-    estimator.check(density)
-    return jax.block_until_ready(estimator.estimate(records.as_key(rng_key), density))
+    with in_precision(precision), _explained(model.name):
+        density = Density.of(model)
+        estimator.check(density)
+        return jax.device_get(estimator.estimate(records.as_key(rng_key), density))

@@ -103,9 +103,23 @@ def test_a_target_that_cancels_the_prior_where_numbers_are_coarse() -> None:
 
 def test_in_single_precision() -> None:
     """Uniform on (0, 1): P(q > 1 − 2⁻²⁴) is between two numbers, and E[q] is not affected."""
-    with jax.enable_x64(False):
-        result = ep.estimate_expectation(of(dist.Uniform(0.0, 1.0)), QUICK)
+    result = ep.estimate_expectation(of(dist.Uniform(0.0, 1.0)), QUICK, precision="single")
     assert abs(result.value - 0.5) < 0.005
+
+
+def test_the_spacing_of_numbers_is_that_of_the_precision() -> None:
+    """A Beta(1, 0.3) law has a share of 0.7 % within 2⁻²⁴ of 1, and of 2e-5 within 2⁻⁵³."""
+
+    @ep.expectation
+    def program() -> Any:
+        return numpyro.sample("x", dist.Beta(1.0, 0.3))
+
+    expectation = program()
+    with jax.enable_x64(False):
+        double = ep.estimate_expectation(expectation, QUICK)
+    assert abs(double.value - 1 / 1.3) < 0.01
+    single = ep.estimate_expectation(expectation, QUICK, precision="single", throw=False)
+    assert single.status is ep.Status.unresolved
 
 
 # --- the check by itself ---

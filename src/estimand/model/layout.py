@@ -163,6 +163,28 @@ def shape_of_key() -> jax.ShapeDtypeStruct:
     return jax.eval_shape(jax.random.key, 0)
 
 
+def in_working_precision(number: Any) -> jax.Array:
+    """A number or array in the precision that JAX works in here, and known while tracing.
+
+    Python's floats adapt to the precision of others, as they do in JAX.
+    """
+    with jax.ensure_compile_time_eval():
+        if type(number) is float:
+            return jnp.asarray(number)
+        dtype = jax.dtypes.canonicalize_dtype(number.dtype)
+        if dtype == number.dtype:
+            return jnp.asarray(number, dtype)
+        # NumPy converts: JAX would compile a program for it.
+        given = np.asarray(number)
+        array = given.astype(dtype)
+        if dtype.kind in "iu" and (array != given).any():
+            raise ProgramError(
+                f"the data have integers such as {given[array != given].flat[0]}, which {dtype} "
+                "does not hold: compute in double precision, or give them as floats."
+            )
+        return jnp.asarray(array, dtype)
+
+
 def as_numbers(value: Any) -> jax.Array:
     """A return value as one flat array of floats; bool and int count as numbers."""
     dtype = jnp.result_type(float)

@@ -10,9 +10,9 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import jax
-import jax.numpy as jnp
+import numpy as np
 
-from estimand.model.layout import Coordinates, Output, Site
+from estimand.model.layout import Coordinates, Output, Site, in_working_precision
 
 Data = tuple[jax.Array, ...]
 
@@ -122,18 +122,27 @@ class Bound:
         return self.model.identity(self.arrays)
 
 
+def kept(array: Any) -> Any:
+    """A number or array with the digits that it was given with, whatever JAX works in."""
+    return array if isinstance(array, jax.Array) else np.array(array)
+
+
 class BoundModel(Bound):
     """Any model with its data.
 
     Args:
         model: anything that implements the `Model` protocol.
-        arrays: its data, as arrays that go into compiled code as arguments.
+        arrays: its data, which go into compiled code as arguments.
     """
 
     def __init__(self, model: Model, arrays: Sequence[Any] = ()):
         self.model = model
-        self.arrays = tuple(jnp.asarray(array) for array in arrays)
+        self.numbers = tuple(map(kept, arrays))
         self.name, self.output = model.name, model.output
+
+    @property
+    def arrays(self) -> Data:  # type: ignore[override]
+        return tuple(map(in_working_precision, self.numbers))
 
     def __repr__(self) -> str:
         names = [site.name for site in self.model.sites]

@@ -104,6 +104,11 @@ def _check(records: Sequence[Record]) -> None:
                     f"{_shown(record, what)} against {_shown(first, what)}). Only runs of the "
                     "same program, data and method can be merged."
                 )
+        if record.precision != first.precision:
+            raise MergeError(
+                f"merge: record {number} is of {record.precision} precision and record 1 of "
+                f"{first.precision} precision. Only runs of the same precision can be merged."
+            )
         for key in record.provenance.keys:
             if key in names:
                 raise MergeError(

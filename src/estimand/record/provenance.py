@@ -137,9 +137,8 @@ def _installed_versions() -> tuple[tuple[str, str], ...]:
 
 
 def _versions() -> dict[str, str]:
-    precision = "float64" if jax.config.read("jax_enable_x64") else "float32"
     return dict(_installed_versions()) | {
-        "precision": precision,
+        "precision": str(jnp.result_type(float)),
         "device": jax.devices()[0].platform,
     }
 

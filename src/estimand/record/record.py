@@ -14,6 +14,7 @@ import statistics
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
+import jax
 import numpy as np
 
 from estimand.density import Density
@@ -23,6 +24,7 @@ from estimand.record.draws import KeptDraws, kept_draws
 from estimand.record.parts import PartSummary, find_part, summarise, used_evidence
 from estimand.record.provenance import Provenance
 from estimand.record.settling import Settling, settling
+from estimand.runtime import in_precision
 from estimand.trust import Evidence, Finding, OutputEstimate, Status, thresholds, worst
 
 
@@ -157,13 +159,19 @@ class Record:
         return self.run.cost.spent
 
     @property
+    def precision(self) -> str:
+        """``"double"`` or ``"single"``: what the estimate was computed in."""
+        is_single = self.provenance.versions.get("precision") == "float32"
+        return "single" if is_single else "double"
+
+    @property
     def evidence(self) -> tuple[tuple[str, Evidence], ...]:
         """Every normalising constant that outputs rest on, by the name of its density.
 
         With all weights and positions, and so only in the session that made them: a record that
         was loaded or merged has `parts` and `draws` instead.
         """
-        return tuple((used.name, used.evidence) for used in used_evidence(self.run))
+        return tuple((used.name, jax.device_get(used.evidence)) for used in used_evidence(self.run))
 
     @functools.cached_property
     def parts(self) -> tuple[PartSummary, ...]:
@@ -177,7 +185,10 @@ class Record:
         """Weighted draws of every density for which the method keeps them."""
         if self.contents is not None:
             return self.contents.draws
-        return () if self.density is None else kept_draws(self.run, self.density)
+        if self.density is None:
+            return ()
+        with in_precision(self.precision):
+            return kept_draws(self.run, self.density)
 
     @functools.cached_property
     def paths(self) -> tuple[Settling, ...]:

@@ -1,4 +1,4 @@
-"""What a run is carried by: tasks, checkpoint, progress, interruption and clock."""
+"""What a run is carried by: tasks, checkpoint, progress, interruption, clock and precision."""
 
 from estimand.runtime import journal
 from estimand.runtime.cache import cache_on_disk
@@ -6,11 +6,18 @@ from estimand.runtime.compilation import CompilationClock
 from estimand.runtime.interruption import Interruption
 from estimand.runtime.journal import CheckpointError, Journal
 from estimand.runtime.kept import NUM_KEPT_MODELS, compiled_per_model
+from estimand.runtime.precision import (
+    PRECISIONS,
+    in_precision,
+    require_precision,
+    this_precision,
+)
 from estimand.runtime.progress import Listener, Progress, Teller, bar
 from estimand.runtime.runtime import LocalRuntime, OutOfTimeError, Runtime, Task, run_task
 
 __all__ = [
     "NUM_KEPT_MODELS",
+    "PRECISIONS",
     "CheckpointError",
     "CompilationClock",
     "Interruption",
@@ -25,6 +32,9 @@ __all__ = [
     "bar",
     "cache_on_disk",
     "compiled_per_model",
+    "in_precision",
     "journal",
+    "require_precision",
     "run_task",
+    "this_precision",
 ]

@@ -17,6 +17,7 @@ from typing import Any, NamedTuple, Protocol
 from estimand.runtime.compilation import compile_seconds, with_this_clock
 from estimand.runtime.interruption import Interruption
 from estimand.runtime.journal import Journal
+from estimand.runtime.precision import with_this_precision
 from estimand.runtime.progress import Listener, Progress, ignore
 
 # How often Ctrl-C is looked for while tasks run in threads.
@@ -127,7 +128,9 @@ class LocalRuntime:
     def _map_in_threads(self, tasks: Sequence[Task]) -> list[Any]:
         pool = ThreadPoolExecutor(self._num_threads)
         try:
-            futures = [pool.submit(with_this_clock(task.__call__)) for task in tasks]
+            futures = [
+                pool.submit(with_this_precision(with_this_clock(task.__call__))) for task in tasks
+            ]
             return [
                 self._remembered(task, functools.partial(self._awaited, future))
                 for task, future in zip(tasks, futures, strict=True)

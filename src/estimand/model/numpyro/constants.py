@@ -58,13 +58,6 @@ class _Place(NamedTuple):
     number: int
 
 
-def as_argument(constant: Any) -> jax.Array:
-    """A constant as compiled code takes it; Python's floats adapt to the precision of others."""
-    if type(constant) is float:
-        return jnp.asarray(constant)
-    return jnp.array(constant, jax.dtypes.canonicalize_dtype(constant.dtype))
-
-
 def _exchange(value: Any, is_leaf: Callable, replace: Callable, outer: tuple) -> Any:
     """A copy of a value with other leaves; the value itself where nothing changes."""
     if is_leaf(value):

@@ -7,6 +7,7 @@ to be wrong is reported before any work starts; no density is evaluated.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import functools
 import inspect
@@ -20,8 +21,15 @@ import numpyro
 from jax.extend.core import ClosedJaxpr, Literal, jaxprs_in_params
 from numpyro import handlers
 
-from estimand.model.layout import Output, ProgramError, as_numbers, log_positive_part, shape_of_key
-from estimand.model.numpyro.constants import Held, as_argument
+from estimand.model.layout import (
+    Output,
+    ProgramError,
+    as_numbers,
+    in_working_precision,
+    log_positive_part,
+    shape_of_key,
+)
+from estimand.model.numpyro.constants import Held
 from estimand.model.numpyro.model import NumpyroModel, identity_of
 from estimand.model.numpyro.sharing import is_same_with_arguments, shared_key
 from estimand.model.numpyro.sites import (
@@ -32,7 +40,8 @@ from estimand.model.numpyro.sites import (
     drawing_from_prior,
     site_contents,
 )
-from estimand.model.protocol import Bound, Identity, described
+from estimand.model.protocol import Bound, Identity, described, kept
+from estimand.runtime import in_precision, this_precision
 
 
 class Arguments:
@@ -46,8 +55,8 @@ class Arguments:
     def __init__(self, leaves: list[Any], treedef: Any, is_array: tuple[bool, ...], held: Held):
         num_data = len(leaves) - len(held.constants)
         self.held = held
-        self.arrays = tuple(
-            _canonical_array(leaf) if place < num_data else as_argument(leaf)
+        self.numbers = tuple(
+            kept(leaf) if place < num_data else leaf
             for place, (leaf, flag) in enumerate(zip(leaves, is_array, strict=True))
             if flag
         )
@@ -63,7 +72,12 @@ class Arguments:
     def __hash__(self) -> int:
         return hash(self._key)
 
-    def arguments(self, arrays: tuple[jax.Array, ...]) -> tuple[tuple, dict]:
+    @property
+    def arrays(self) -> tuple[jax.Array, ...]:
+        """Data and constants in the precision that JAX works in here."""
+        return tuple(map(in_working_precision, self.numbers))
+
+    def arguments(self, arrays: tuple[Any, ...]) -> tuple[tuple, dict]:
         """The model's ``(args, kwargs)`` with `arrays` in the places of the data."""
         return jax.tree.unflatten(self.treedef, self._filled(arrays)[: self.num_data])
 
@@ -80,14 +94,6 @@ class Arguments:
         dynamic = iter(arrays)
         pairs = zip(self.leaves, self.is_array, strict=True)
         return [next(dynamic) if flag else leaf for leaf, flag in pairs]
-
-
-def _canonical_array(leaf: Any) -> jax.Array:
-    """A number or array in the precision that JAX works in, never of weak type."""
-    array = leaf if isinstance(leaf, jax.Array) else np.asarray(leaf)
-    dtype = jax.dtypes.canonicalize_dtype(array.dtype)
-    # NumPy converts where it can: JAX would compile a program for it.
-    return jnp.asarray(array if isinstance(array, jax.Array) else array.astype(dtype), dtype)
 
 
 def _constant_key(leaf: Any) -> Hashable:
@@ -203,7 +209,10 @@ class Expectation(Bound):
         It is made anew if the program has changed since, by a global or an attribute that it
         reads: what is compiled for the one must not be taken for the other.
         """
-        found = _inspect(self.program, self.data, self.data.arrays, self.output is not None)
+        try:
+            found = _inspect(self.program, self.data, self.data.arrays, self.output is not None)
+        except TypeError as error:
+            raise self._wrong_types(error) from error
         trace = shared_key(found.jaxpr, self.program, f"{self.program.name} {found.latents}")
         known: NumpyroModel | None = self.__dict__.get("_model")
         if known is None or known.trace != trace:
@@ -211,13 +220,22 @@ class Expectation(Bound):
             self.__dict__["_model"] = known
         return known
 
+    def _wrong_types(self, error: TypeError) -> ProgramError:
+        here = this_precision()
+        other = "single" if here == "double" else "double"
+        return ProgramError(
+            f"program {self.program.name!r} fails in {here} precision: {error}\nLet the types of "
+            "arrays follow those of the data (jnp.zeros_like(y), or jnp.zeros(n) without a dtype), "
+            f'or estimate with precision="{other}".'
+        )
+
     @property
     def arrays(self) -> tuple[jax.Array, ...]:  # type: ignore[override]
         """The data, as they go into compiled code."""
         return self.data.arrays
 
     def identity(self) -> Identity:
-        return identity_of(self.program, self.data, self.path, self.arrays)
+        return identity_of(self.program, self.data, self.path, self.data.numbers)
 
     @property
     def num_constants(self) -> int:  # type: ignore[override]
@@ -315,7 +333,22 @@ class Expectation(Bound):
 def bind(
     program: ExpectationProgram, args: tuple, kwargs: dict, *, needs_output: bool = True
 ) -> Expectation:
-    """Binds data to a program, after checking all that an abstract trace can show."""
+    """Binds data to a program, after checking all that an abstract trace can show.
+
+    A program whose types fit together in single precision alone is bound in that one.
+    """
+    try:
+        with in_precision("double"):
+            return _bind(program, args, kwargs, needs_output)
+    except TypeError:
+        with contextlib.suppress(Exception), in_precision("single"):
+            return _bind(program, args, kwargs, needs_output)
+        raise
+
+
+def _bind(
+    program: ExpectationProgram, args: tuple, kwargs: dict, needs_output: bool
+) -> Expectation:
     leaves, treedef = jax.tree.flatten((args, kwargs))
     leaves = [_plain_column(leaf) for leaf in leaves]
     if any(isinstance(leaf, jax.core.Tracer) for leaf in leaves):
