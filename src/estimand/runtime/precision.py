@@ -50,7 +50,7 @@ def with_this_precision(function: Callable[[], Any]) -> Callable[[], Any]:
 
 @functools.cache
 def _keep_constants_apart() -> None:
-    """Mends JAX where it mixes up the NumPy arrays that functions refer to in two precisions.
+    """Fixes JAX where it mixes up the NumPy arrays that functions refer to in two precisions.
 
     JAX 0.10 keeps what it has made of such an array for as long as anything compiled uses it, and
     takes that in the other precision, too: a wrong type that does not compile, or fewer digits.
