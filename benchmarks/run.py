@@ -19,6 +19,7 @@ from benchmarks import (
     missed_modes,
     people,
     throughput,
+    wide,
 )
 from benchmarks.measure import write_record
 from benchmarks.peers import sweep
@@ -29,6 +30,7 @@ BENCHMARKS = {
     "coverage": coverage.main,
     "dimension": dimension.main,
     "high_dimension": high_dimension.main,
+    "wide": wide.main,
     "events": events.main,
     "peers": sweep.main,
     "missed_modes": missed_modes.main,
