@@ -24,7 +24,7 @@ LIMIT = 550
 
 
 def logistic(groups, x, y, num_groups):
-    """Intercepts of groups and a slope; a typical rate, and whether the first group is far above."""
+    """Groups with intercepts, and a slope; a typical rate, and a first group far above it."""
     import jax
     import jax.numpy as jnp
     import numpyro
