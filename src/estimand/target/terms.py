@@ -357,8 +357,7 @@ def _extremum(splitter: _Splitter, step: Step, element: Element) -> list[_Piece]
         return [_Piece(edge, step, True), _Piece(excess, step)]
     reads = [splitter.reading(index, element) for index in step.inputs]
     return [
-        _Piece(functools.partial(_where_extreme, reads[k], reads[1 - k], is_max), step)
-        for k in (0, 1)
+        _Piece(functools.partial(_where_extreme, *reads, number, is_max), step) for number in (0, 1)
     ]
 
 
@@ -367,10 +366,15 @@ def _excess(read: Callable, edge: Callable, is_max: bool, env: Environment) -> A
     return jnp.maximum(difference, 0) if is_max else jnp.minimum(difference, 0)
 
 
-def _where_extreme(own: Callable, other: Callable, is_max: bool, env: Environment) -> Any:
-    mine, others = jnp.asarray(own(env)), jnp.asarray(other(env))
-    is_chosen = mine > others if is_max else mine < others
-    return jax.lax.select_n(is_chosen, jnp.zeros_like(mine), mine)
+def _where_extreme(
+    first: Callable, second: Callable, number: int, is_max: bool, env: Environment
+) -> Any:
+    """One of two where it is the extreme; the first one where they are equal."""
+    one, other = jnp.broadcast_arrays(jnp.asarray(first(env)), jnp.asarray(second(env)))
+    is_first = one >= other if is_max else one <= other
+    mine = (one, other)[number]
+    nothing = jnp.zeros_like(mine)
+    return jax.lax.select_n(is_first, *((nothing, mine) if number == 0 else (mine, nothing)))
 
 
 def _is_constant(splitter: _Splitter, index: int, condition: Callable[[Any], bool]) -> bool:
