@@ -213,7 +213,8 @@ class Density:
 
     def farthest(self, output: int, centre: float = 0.0) -> float:
         """How far from a number an output, or a term behind them, can be."""
-        return max(abs(float(bound[output]) - centre) for bound in self.bounds)
+        ends = self.bounds.low[output], self.bounds.high[output]
+        return max(abs(float(end) - centre) for end in ends)
 
     def _known_inputs(self) -> dict[int, np.ndarray]:
         values = [

@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any
 
@@ -40,6 +40,14 @@ _PLAIN_PRIMITIVES = {
     *COMPARISONS, "max", "min", "clamp", "select_n", "mul", "add", "sub", "neg", "jit", "pjit",
     "convert_element_type", "broadcast_in_dim", "and", "or", "not", "eq", "ne", "sign", "abs",
 }  # fmt: skip
+# Steps whose results depend on the same elements of their operands alone.
+_ELEMENTWISE = {
+    "add", "sub", "mul", "div", "neg", "abs", "square", "integer_pow", "pow", "max", "min", "exp",
+    "exp2", "expm1", "log", "log1p", "sqrt", "rsqrt", "tanh", "logistic", "erf", "erfc", "sin",
+    "cos", "convert_element_type", "copy", "stop_gradient",
+}  # fmt: skip
+# So many bounds at most are computed anew for one branch of a choice.
+_MAX_RECOMPUTED = 12
 # A bound that cuts off less than this of a known range guards against rounding.
 _NEGLIGIBLE_CUT = 1e-6
 # Results known to be within these bounds need no scale.
@@ -200,9 +208,9 @@ class Plan:
     def decisions(self) -> tuple:
         """All that the evaluation of the plan depends on, for two plans of one jaxpr."""
         signs = [
-            (step.outputs, bool(low >= 0), bool(high <= 0))
+            (step.outputs, bool(hull.low >= 0), bool(hull.high <= 0))
             for step in self.sources
-            for low, high in [self.bounds[step.outputs[0]].hull()]
+            for hull in [self.bounds[step.outputs[0]].hull()]
         ]
         listed = [
             sorted(step.outputs for step in steps)
@@ -213,7 +221,9 @@ class Plan:
     def bounds_with(self, known: Mapping[int, Any]) -> Interval:
         """The bounds of the output for known values of inputs, by their place."""
         values = {self.inputs[k]: value for k, value in known.items()}
-        return _bounds(self.avals, {**self.constants, **values}, self.steps)[self.output]
+        varying = [index for index in self.inputs if index in self.varies]
+        constants = {**self.constants, **values}
+        return _bounds(self.avals, constants, self.steps, varying)[self.output]
 
 
 def analyse(
@@ -227,14 +237,15 @@ def analyse(
     *auxiliary, output = flat.outputs
     steps = _ancestors(flat.steps, output)
     constants = {**flat.constants, **{flat.inputs[k]: value for k, value in known.items()}}
-    bounds = _bounds(flat.avals, constants, steps)
+    varying = flat.inputs[:num_varying]
+    bounds = _bounds(flat.avals, constants, steps, varying)
     is_scaled, is_revised = _scaled(flat, steps, bounds, constants)
     guards = {
         *_error_function_guards(steps, constants),
         *_repeated_choices(steps, flat),
         *_support_guards(steps, bounds),
     }
-    varies, is_soft, begins = _soft(flat, steps, bounds, guards, flat.inputs[:num_varying])
+    varies, is_soft, begins = _soft(flat, steps, bounds, guards, varying)
     is_soft = _reaching(flat, steps, output, is_soft, guards)
     sources = _places(flat, [step for step in begins if step.outputs[0] in is_soft])
     softened = [step for step in steps if not is_soft.isdisjoint(step.outputs)]
@@ -274,22 +285,114 @@ def _live(flat: Flat, active: set[Step]) -> list[Step]:
 
 
 def _bounds(
-    every_aval: list[Any], constants: dict[int, Any], steps: list[Step]
+    every_aval: list[Any], constants: dict[int, Any], steps: list[Step], varying: Sequence[int]
 ) -> dict[int, Interval]:
     bounds = {index: intervals.of_dtype(aval.dtype) for index, aval in enumerate(every_aval)}
+    bounds.update((i, intervals.of_variable(every_aval[i].dtype)) for i in varying)
     bounds.update((i, intervals.of_constant(value)) for i, value in constants.items())
+    made_by: dict[int, Step] = {}
     for step in steps:
-        operands, avals = [bounds[i] for i in step.inputs], [every_aval[i] for i in step.inputs]
-        is_same = len(step.inputs) == 2 and step.inputs[0] == step.inputs[1]
+        operands = [bounds[i] for i in step.inputs]
+        if step.name == "select_n":
+            operands = [operands[0], *_chosen_bounds(step, every_aval, bounds, made_by)]
         for k, out in enumerate(step.outputs):
-            if step.shadows:
-                bounds[out] = bounds[step.shadows[k]]
-            else:
-                aval = every_aval[out]
-                bounds[out] = intervals.of_equation(
-                    step.name, step.params, operands, avals, aval, is_same
-                )
+            bounds[out] = (
+                bounds[step.shadows[k]]
+                if step.shadows
+                else _step_bounds(step, operands, every_aval, out)
+            )
+            made_by[out] = step
     return bounds
+
+
+def _step_bounds(step: Step, operands: list[Interval], avals: list[Any], out: int) -> Interval:
+    is_same = len(step.inputs) == 2 and step.inputs[0] == step.inputs[1]
+    read = [avals[i] for i in step.inputs]
+    return intervals.of_equation(step.name, step.params, operands, read, avals[out], is_same)
+
+
+def _chosen_bounds(
+    choice: Step, avals: list[Any], bounds: dict[int, Interval], made_by: dict[int, Step]
+) -> list[Interval]:
+    """The bounds of the branches of a choice, each where it is chosen.
+
+    In where(x > 0, f(x), g(x)) a branch is only seen on its side of 0, which is what the normal
+    cdf and every relu are written for. This follows elementwise steps from x to the branch.
+    """
+    cases = [bounds[i] for i in choice.inputs[1:]]
+    test = made_by.get(choice.inputs[0])
+    shape = avals[choice.outputs[0]].shape
+    if test is None or len(cases) != 2 or avals[choice.inputs[0]].shape != shape:
+        return cases
+    if test.name == "ne":
+        return [cases[0], _bounds_where_nan(test, choice, bounds, made_by)]
+    if test.name in COMPARISONS:
+        for k, index in enumerate(choice.inputs[1:]):
+            known = _known_by(test, bool(k), bounds, made_by)
+            known = {i: bound for i, bound in known.items() if avals[i].shape == shape}
+            cases[k] = _recomputed(index, known, avals, bounds, made_by)
+    return cases
+
+
+def _known_by(
+    test: Step, truth: bool, bounds: dict[int, Interval], made_by: dict[int, Step]
+) -> dict[int, Interval]:
+    """Bounds of the operands of a comparison whose result is known, and of what they are abs of."""
+    is_above = (test.name in ("gt", "ge")) == truth
+    larger, smaller = test.inputs if is_above else test.inputs[::-1]
+    above = bounds[larger]._replace(low=np.maximum(bounds[larger].low, bounds[smaller].low))
+    below = bounds[smaller]._replace(high=np.minimum(bounds[smaller].high, bounds[larger].high))
+    known = {larger: above, smaller: below}
+    size = made_by.get(smaller)
+    if size is not None and size.name == "abs":
+        (index,) = size.inputs
+        low, high = bounds[index][:2]
+        low, high = np.maximum(low, -below.high), np.minimum(high, below.high)
+        known[index] = bounds[index]._replace(low=low, high=high)
+    return known
+
+
+def _recomputed(
+    index: int,
+    known: dict[int, Interval],
+    avals: list[Any],
+    bounds: dict[int, Interval],
+    made_by: dict[int, Step],
+) -> Interval:
+    """The bounds of a variable if others have the known ones; `known` keeps what was computed."""
+    if index in known:
+        return known[index]
+    step = made_by.get(index)
+    known[index] = bounds[index]
+    if step is not None and len(known) < _MAX_RECOMPUTED:
+        k = step.outputs.index(index)
+        if step.shadows:
+            known[index] = _recomputed(step.shadows[k], known, avals, bounds, made_by)
+        elif step.name in _ELEMENTWISE:
+            operands = [_recomputed(i, known, avals, bounds, made_by) for i in step.inputs]
+            if any(new is not bounds[i] for new, i in zip(operands, step.inputs, strict=True)):
+                known[index] = _step_bounds(step, operands, avals, index)
+    return known[index]
+
+
+def _bounds_where_nan(
+    test: Step, choice: Step, bounds: dict[int, Interval], made_by: dict[int, Step]
+) -> Interval:
+    """The branch that is chosen where a difference is NaN.
+
+    logaddexp(a, b), and with it softplus, gives a + b where a − b is NaN: then one of both is NaN,
+    or they are infinite alike.
+    """
+    index = choice.inputs[2]
+    difference, total = made_by.get(test.inputs[0]), made_by.get(index)
+    if test.inputs[0] != test.inputs[1] or difference is None or total is None:
+        return bounds[index]
+    if (difference.name, total.name) != ("sub", "add") or difference.inputs != total.inputs:
+        return bounds[index]
+    a, b = (bounds[i] for i in total.inputs)
+    low = np.where((a.low == -np.inf) & (b.low == -np.inf), -np.inf, np.inf)
+    high = np.where((a.high == np.inf) & (b.high == np.inf), np.inf, -np.inf)
+    return bounds[index]._replace(low=low, high=high)
 
 
 def is_float(aval: Any) -> bool:
@@ -338,8 +441,8 @@ def _scaled(
                 if step.shadows[k] in is_scaled:
                     is_scaled.add(out)
             elif step.name in SOURCES:
-                low, high = bounds[out].hull()
-                if low < _SAFE_RANGE[0] or high > _SAFE_RANGE[1]:
+                hull = bounds[out].hull()
+                if hull.low < _SAFE_RANGE[0] or hull.high > _SAFE_RANGE[1]:
                     is_scaled.add(out)
             elif has_number_rule(step) and step.name != "sign":
                 is_large = degree > MAX_DEGREE and step.name in _DEGREES
@@ -360,8 +463,8 @@ def _degree(step: Step, operands: list[float], flat: Flat, bounds: dict[int, Int
 
 
 def _power_degree(step: Step, operands: list[float], _: Any, bounds: dict[int, Interval]) -> float:
-    low, high = bounds[step.inputs[1]].hull()
-    return operands[0] * max(abs(float(low)), abs(float(high))) if operands[0] else operands[1]
+    size = float(bounds[step.inputs[1]].hull().size)
+    return operands[0] * size if operands[0] else operands[1]
 
 
 def _product_degree(step: Step, operands: list[float], avals: list, _: Any) -> float:
@@ -457,10 +560,10 @@ def _is_source(
         return all(jnp.issubdtype(avals[i].dtype, jnp.integer) for i in step.inputs)
     is_real = all(is_float(avals[i]) for i in step.inputs)
     if step.name in COMPARISONS:
-        low, high = bounds[step.outputs[0]].hull()
+        hull = bounds[step.outputs[0]].hull()
         is_count = not is_soft.isdisjoint(step.inputs) and not is_event(avals[step.inputs[0]])
         is_whole = all(jnp.issubdtype(avals[i].dtype, jnp.integer) for i in step.inputs)
-        return bool(low < high) and (is_real or is_count or is_whole)
+        return bool(hull.low < hull.high) and (is_real or is_count or is_whole)
     if step.name == "sign":
         return is_real
     # The larger of two variables has a slope everywhere; only a fixed bound makes a plateau.
@@ -470,9 +573,8 @@ def _is_source(
     (moving,) = (i for i in step.inputs if i in varies)
     x, bound = bounds[moving].hull(), bounds[fixed[0]].hull()
     edge, limit = (x.low, bound.high) if step.name == "max" else (-x.high, -bound.low)
-    if limit <= edge or edge == -math.inf:
-        return bool(limit > edge)
-    return bool(limit - edge > _NEGLIGIBLE_CUT * min(1.0, x.high - x.low))
+    cut, width = float(limit) - float(edge), float(x.high) - float(x.low)
+    return cut > 0 and (cut == math.inf or cut > _NEGLIGIBLE_CUT * min(1.0, width))
 
 
 def _is_softened(step: Step, out: int, flat: Flat, is_soft: set[int]) -> bool:
@@ -512,8 +614,8 @@ def _support_guards(steps: list[Step], bounds: dict[int, Interval]) -> set[Step]
     """Choices with a constant branch that is infinite or NaN, as in log densities."""
 
     def is_infinite(index: int) -> bool:
-        low, high = bounds[index].hull()
-        return bool(low > high or (low == high and np.isinf(low)))
+        hull = bounds[index].hull()
+        return bool(hull.low > hull.high or (hull.low == hull.high and np.isinf(hull.low)))
 
     return {
         step

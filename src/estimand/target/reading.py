@@ -166,7 +166,9 @@ class Reading:
     def bounds_with(self, known: Mapping[int, Any]) -> Interval:
         """Bounds of each output, for known values of some of the inputs."""
         shape = self._plan.avals[self._plan.output].shape
-        return Interval(*(np.broadcast_to(b, shape) for b in self._plan.bounds_with(known)))
+        found = self._plan.bounds_with(known)
+        low, high = (np.broadcast_to(bound, shape) for bound in (found.low, found.high))
+        return found._replace(low=low, high=high)
 
     def with_known(self, known: Mapping[int, Any]) -> Reading:
         """The reading that the expression would have with these inputs written in as numbers.
@@ -435,10 +437,10 @@ def _softened_comparison(step: Step, layer: _Layer, width: jax.Array) -> Event |
         return scaled.plus(scaled.exponential(event.log_true), below)
     a, b = (_in_shape(layer.number(index), width.shape) for index in step.inputs)
     x, bound = (a, b) if step.inputs[0] in layer.plan.varies else (b, a)
-    low, high = layer.plan.bounds[step.outputs[0]].hull()
+    hull = layer.plan.bounds[step.outputs[0]].hull()
     if step.name == "max":
-        return scaled.softened_maximum(x, bound, width, is_negative=bool(high <= 0))
+        return scaled.softened_maximum(x, bound, width, is_negative=bool(hull.high <= 0))
     mirrored = scaled.softened_maximum(
-        scaled.negated(x), scaled.negated(bound), width, is_negative=bool(low >= 0)
+        scaled.negated(x), scaled.negated(bound), width, is_negative=bool(hull.low >= 0)
     )
     return scaled.negated(mirrored)

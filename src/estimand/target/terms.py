@@ -357,7 +357,8 @@ def _extremum(splitter: _Splitter, step: Step, element: Element) -> list[_Piece]
         return [_Piece(edge, step, True), _Piece(excess, step)]
     reads = [splitter.reading(index, element) for index in step.inputs]
     return [
-        _Piece(functools.partial(_where_extreme, *reads, number, is_max), step) for number in (0, 1)
+        _Piece(functools.partial(_where_extreme, reads[0], reads[1], number, is_max), step)
+        for number in (0, 1)
     ]
 
 

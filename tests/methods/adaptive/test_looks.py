@@ -114,7 +114,7 @@ def test_a_needle_beside_a_broad_mode_is_found_by_its_term(seed: int) -> None:
     # Products of the prior with either Gaussian, in closed form for one coordinate.
     log_z = [6 * (-0.25 / (2 * 1.25) - 0.5 * math.log(1.25)) + math.log(2 / 3)]
     log_z += [6 * (-1.0 / (2 * 1.0025) - 0.5 * math.log(1.0025)) + math.log(1 / 3)]
-    shares = np.exp(np.array(log_z) - np.logaddexp(*log_z))
+    shares = np.exp(np.array(log_z) - np.logaddexp(log_z[0], log_z[1]))
     truth = float(shares @ np.array([-0.5 / 1.25, 1.0 / 1.0025]))
     result = ep.estimate_expectation(program(), rng_key=seed)
     assert_estimate(result.value, result.standard_error, truth, degrees=15)
@@ -146,8 +146,8 @@ def test_magnitudes_are_measured_from_their_centre() -> None:
         np.testing.assert_allclose(found, math.log(expected), rtol=1e-12)
     signs, logs = np.array([[1.0], [-1.0], [0.0]]), np.log(np.array([[3.0], [2.0], [1.0]]))
     logs[2] = -np.inf
-    found = Part(MAGNITUDE, 0, 3.0).log_sizes(signs, logs)
-    np.testing.assert_allclose(found, [-np.inf, math.log(5.0), math.log(3.0)])
+    distances = Part(MAGNITUDE, 0, 3.0).log_sizes(signs, logs)
+    np.testing.assert_allclose(distances, [-np.inf, math.log(5.0), math.log(3.0)])
 
 
 def test_what_no_draw_has_met_is_bounded() -> None:

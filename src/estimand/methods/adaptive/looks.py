@@ -80,8 +80,7 @@ def centred_looks(plan: Plan, draws: Draws) -> tuple[Part, ...]:
     found, means = [], Means.of(draws)
     for output in range(plan.density.num_outputs):
         value = output_estimate(means, output).value
-        is_fixed = plan.density.bounds.low[output] == plan.density.bounds.high[output]
-        if is_fixed or not math.isfinite(value) or value == 0:
+        if is_fixed(plan, output) or not math.isfinite(value) or value == 0:
             continue
         look = Part(MAGNITUDE, output, value)
         parts = [draws.weights(part) for part in (Part(1, output), Part(-1, output))]
@@ -91,6 +90,12 @@ def centred_looks(plan: Plan, draws: Draws) -> tuple[Part, ...]:
         if is_hidden or is_weak:
             found.append(look)
     return tuple(found)
+
+
+def is_fixed(plan: Plan, output: int) -> bool:
+    """Whether an output is a constant by its expression."""
+    bounds = plan.density.bounds
+    return bool(bounds.low[output] == bounds.high[output])
 
 
 def is_material(plan: Plan, draws: Draws, part: Part, slack: float = 1.0) -> bool:
@@ -161,9 +166,8 @@ def _never_seen(plan: Plan, draws: Draws, estimate: OutputEstimate, part: Part) 
 
 def _check_constant(plan: Plan, draws: Draws, estimate: OutputEstimate, output: int) -> Unmet:
     """An f that is the same at nearly all draws could still differ elsewhere."""
-    low, high = (bound[output] for bound in plan.density.bounds)
     look = Part(MAGNITUDE, output, estimate.value)
-    if low == high or draws.ess(look) >= thresholds.MIN_ESS:
+    if is_fixed(plan, output) or draws.ess(look) >= thresholds.MIN_ESS:
         return Unmet()
     farthest = plan.density.farthest(output, estimate.value)
     goal = plan.limits.goal.allowed(estimate)
