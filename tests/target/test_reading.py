@@ -749,3 +749,18 @@ def test_reading_refuses_other_arguments() -> None:
         reading.lifted(X[:2])
     with pytest.raises(TypeError, match="was read with arguments"):
         reading.lifted(X, X)
+
+
+def test_larger_ones_are_chosen_in_compiled_code() -> None:
+    """Divided by itself a number is 1 only up to rounding there."""
+
+    def f(x: jax.Array) -> jax.Array:
+        rate = jnp.exp(x[0])
+        chain = jnp.minimum(1.0 / jnp.maximum(1.0 - rate, 1e-3), 1000.0)
+        return jnp.where(rate < 1.0, chain, 4e7 * (1.0 - 1.0 / rate))
+
+    reading = read(lambda x: (None, f(x)[None]), jax.ShapeDtypeStruct((1,), float))
+    points = jnp.linspace(-1.2, 0.3, 5000)[:, None]
+    found = jax.jit(jax.vmap(reading.lifted))(points)[1]
+    values = found.sign[:, 0] * jnp.exp(found.log_abs[:, 0])
+    np.testing.assert_allclose(values, jax.vmap(f)(points), rtol=1e-9)

@@ -174,9 +174,11 @@ def greater(a: Scaled, b: Scaled) -> jax.Array:
     """Whether a > b; right also where both are out of range."""
     if a.log_scale is None and b.log_scale is None:
         return a.mantissa > b.mantissa
-    a, b = a.normalised(), b.normalised()
-    same_sign = jnp.sign(a.mantissa) * (a.scale - b.scale) > 0
-    return jnp.where(a.mantissa == b.mantissa, same_sign, a.mantissa > b.mantissa)
+    one, other = jnp.sign(a.mantissa), jnp.sign(b.mantissa)
+    # Not by normalised mantissas: compiled, x/|x| is 1 only up to rounding.
+    log_one, log_other = log_abs(a), log_abs(b)
+    is_larger = jnp.where(one > 0, log_one > log_other, log_one < log_other)
+    return jnp.where(one == other, is_larger, one > other)
 
 
 def chosen(which: jax.Array, *cases: Scaled) -> Scaled:
