@@ -36,6 +36,7 @@ from estimand.runtime import (
     journal,
     require_precision,
     this_precision,
+    warn_of_wrong_code,
 )
 from estimand.settings import require_count
 from estimand.trust import Evidence, Status, checked
@@ -417,6 +418,7 @@ def estimate_expectation(
         bar(progress_bar) as listener,
         Interruption() as interruption,
     ):
+        warn_of_wrong_code()
         key = records.as_key(rng_key)
         provenance = records.provenance_of(expectation, method, key)
         maker = _Maker(Question(expectation, method), listener, interruption)

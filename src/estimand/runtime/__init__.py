@@ -3,6 +3,7 @@
 from estimand.runtime import journal
 from estimand.runtime.cache import cache_on_disk
 from estimand.runtime.compilation import CompilationClock
+from estimand.runtime.compiler import warn_of_wrong_code
 from estimand.runtime.interruption import Interruption
 from estimand.runtime.journal import CheckpointError, Journal
 from estimand.runtime.kept import NUM_KEPT_MODELS, compiled_per_model
@@ -37,4 +38,5 @@ __all__ = [
     "require_precision",
     "run_task",
     "this_precision",
+    "warn_of_wrong_code",
 ]
