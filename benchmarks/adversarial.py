@@ -158,8 +158,8 @@ INTRODUCTION = """# Adversarial programs
 
 {count} programs that are meant to break the default method (`problems/adversarial/`): sums with a
 rare catastrophe, needles, unions, strata, heavy tails, edges, ties, loops, large numbers, and so
-on. They were written by people who had read the README alone, each with its truth by two ways. The
-first set was looked at while the method was worked on, the second was not.
+on. They were written without knowledge of the methods, each with its truth by two ways. The first
+set was looked at while the method was worked on, the second was not.
 
 "Wrong" counts outputs with status `ok` that are more than 4.5 standard errors and more than the
 requested error (1 %, and 5 % in more than 12 dimensions) off; "needless" counts refusals of outputs
@@ -203,7 +203,10 @@ def page(record):
     failures = [f"- `{row['program']}`: {row['failure']}" for row in rows if "failure" in row]
     if failures:
         lines += ["", "## Not finished", "", *failures]
-    return INTRODUCTION.format(count=len(PROGRAMS)) + "\n".join(lines) + "\n"
+    head = INTRODUCTION.format(count=len(PROGRAMS))
+    if "note" in record:
+        head += record["note"] + "\n\n"
+    return head + "\n".join(lines) + "\n"
 
 
 def _listed(verdicts):

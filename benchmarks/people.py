@@ -224,6 +224,8 @@ def page(record):
         lines.append(f"| {' | '.join(columns)} |")
     lines += ["", "## Not answered", "", "By the first run that was not `ok`:", "", *reasons]
     head = INTRODUCTION.format(count=len(MODELS), limit=MAX_PRECISE_DIMENSION)
+    if "note" in record:
+        head += record["note"] + "\n\n"
     return head + "\n".join(lines) + "\n"
 
 
