@@ -22,6 +22,7 @@ from estimand.runtime import LocalRuntime
 from estimand.sampling import comparison_scales
 from estimand.sampling.tempering import from_prior, log_increments, next_temperature
 from problems import PROBLEMS
+from problems.problem import quad
 from tests.parameters import product
 from tests.stats import assert_estimate, assert_mean, assert_unbiased
 
@@ -242,6 +243,29 @@ def test_rare_events_to_one_percent(name: str, seed: int) -> None:
     for output, truth in zip(result.outputs, np.atleast_1d(truths), strict=True):
         assert output.status is ep.Status.ok
         assert 0 < output.standard_error < 0.01 * truth
+        assert_estimate(output.value, output.standard_error, truth, degrees=output.degrees)
+
+
+def test_a_bounded_function_less_a_constant(seed: int) -> None:
+    """Both parts of erf(0.3 + x) − 0.9 count, although erf has the sign of its argument."""
+
+    @ep.expectation
+    def shifted() -> Any:
+        x = numpyro.sample("x", dist.Normal(0.0, 1.0))
+        level = jax.lax.erf(0.3 + x) - 0.9
+        return level, jnp.maximum(level, -0.5)
+
+    def mean(f: Callable) -> float:
+        kink = float(special.erfinv(0.4)) - 0.3
+        return quad(lambda x: f(special.erf(0.3 + x) - 0.9) * laws.norm.pdf(x), -12, 12, kink)
+
+    truths = mean(lambda level: level), mean(lambda level: max(level, -0.5))
+    assert truths[0] == pytest.approx(special.erf(0.3 / math.sqrt(3.0)) - 0.9, abs=1e-9)
+    density = ep.Density.of(shifted())
+    assert density.known_signs.tolist() == [0, 0]
+    result = ep.estimate_expectation(shifted(), rng_key=seed)
+    for output, truth in zip(result.outputs, truths, strict=True):
+        assert output.status is ep.Status.ok
         assert_estimate(output.value, output.standard_error, truth, degrees=output.degrees)
 
 

@@ -495,9 +495,10 @@ def _reduce_precision(operands: list[Interval], params: dict, *_: Any) -> Interv
     step = 2.0 ** -params["mantissa_bits"]
     top = 2 ** (params["exponent_bits"] - 1) - 1
     largest, smallest = (2 - step) * 2.0**top, 2.0 ** (1 - top)
-    low, high = _loose(*a[:2], step)[:2]
-    low = np.where((low > 0) & (low < smallest), 0.0, np.where(low < -largest, -np.inf, low))
-    high = np.where((high < 0) & (high > -smallest), 0.0, np.where(high > largest, np.inf, high))
+    slack = [step * np.maximum(np.abs(bound), smallest) for bound in a[:2]]
+    low, high = a.low - slack[0], a.high + slack[1]
+    low = np.where((a.low >= 0) & (low < smallest), 0.0, np.where(low < -largest, -np.inf, low))
+    high = np.where((a.high <= 0) & (high > -smallest), 0.0, np.where(high > largest, np.inf, high))
     return Interval(np.minimum(low, largest), np.maximum(high, -largest))
 
 
