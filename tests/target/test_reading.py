@@ -757,7 +757,6 @@ def test_guarded_branches_are_chosen_not_mixed() -> None:
         lambda x: x == 0,
         lambda x: jnp.clip(jax.nn.sigmoid(x), 1e-38, 1 - 1e-7),
         lambda x: x[jnp.array([0, -1])],
-        lambda x: jnp.round(x).astype(int) > 3,
         lambda x: lax.cond(x[0] > 0, jnp.exp, jnp.negative, x),
         lambda x: dist.Normal(0, 1).log_prob(x),
         lambda x: jnp.exp(dist.Gamma(2.0, 3.0).log_prob(jnp.exp(x))),
@@ -819,3 +818,11 @@ def test_larger_ones_are_chosen_in_compiled_code() -> None:
     found = jax.jit(jax.vmap(reading.lifted))(points)[1]
     values = found.sign[:, 0] * jnp.exp(found.log_abs[:, 0])
     np.testing.assert_allclose(values, jax.vmap(f)(points), rtol=1e-9)
+
+
+def test_comparisons_of_integers_have_margins() -> None:
+    """Half-way between the integers is the edge; equal ones are half a step inside."""
+    reading = reading_of(lambda x: jnp.round(x).astype(int) > 3)
+    np.testing.assert_allclose(reading.margins(jnp.array([2.0, 4.0, 6.0]))[1], [-1.5, 0.5, 2.5])
+    reading = reading_of(lambda x: jnp.round(x).astype(int) == 3)
+    np.testing.assert_allclose(reading.margins(jnp.array([2.0, 3.0, 6.0]))[1], [-0.5, 0.5, -2.5])
