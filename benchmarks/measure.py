@@ -7,6 +7,8 @@ import json
 import os
 import platform
 import statistics
+import subprocess
+import sys
 import time
 from pathlib import Path
 
@@ -29,6 +31,21 @@ def arguments(argv, description):
 
 def record_path(name, quick):
     return RESULTS / f"{name}{'-quick' if quick else ''}.json"
+
+
+def run_child(module, contestant, name, seed, limit):
+    """What a fresh process of a benchmark says of one model and seed, or why it said nothing."""
+    command = [sys.executable, "-m", module, "--child", contestant, name, str(seed)]
+    row = {"contestant": contestant, "model": name, "seed": seed}
+    try:
+        child = subprocess.run(
+            command, cwd=ROOT, capture_output=True, text=True, timeout=limit, check=False
+        )
+    except subprocess.TimeoutExpired:
+        return row | {"failure": f"more than {limit} s"}
+    if child.returncode:
+        return row | {"failure": child.stderr.strip().splitlines()[-1:]}
+    return row | json.loads(child.stdout.strip().splitlines()[-1])
 
 
 def write_record(name, quick, taken, results):

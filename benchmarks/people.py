@@ -16,11 +16,12 @@ the record, results/people.json.
 import argparse
 import json
 import math
-import subprocess
 import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+
+from benchmarks.measure import run_child
 
 ROOT = Path(__file__).parents[1]
 REFERENCES = ROOT / "problems" / "people" / "references.json"
@@ -91,21 +92,6 @@ def by_nuts(name, seed):
 
 
 CHILDREN = {"default": ask, "nuts": by_nuts}
-
-
-def run_child(contestant, name, seed):
-    """What a fresh process says, or why it said nothing."""
-    command = [sys.executable, "-m", "benchmarks.people", "--child", contestant, name, str(seed)]
-    row = {"contestant": contestant, "model": name, "seed": seed}
-    try:
-        child = subprocess.run(
-            command, cwd=ROOT, capture_output=True, text=True, timeout=LIMIT, check=False
-        )
-    except subprocess.TimeoutExpired:
-        return row | {"failure": f"more than {LIMIT} s"}
-    if child.returncode:
-        return row | {"failure": child.stderr.strip().splitlines()[-1:]}
-    return row | json.loads(child.stdout.strip().splitlines()[-1])
 
 
 # --- what is right ---
@@ -267,7 +253,7 @@ def main(arguments=()):
     def run(job):
         if time.monotonic() > deadline:
             return None
-        row = run_child(*job)
+        row = run_child("benchmarks.people", *job, LIMIT)
         with options.journal.open("a") as journal:
             journal.write(json.dumps(row) + "\n")
         return row

@@ -10,11 +10,12 @@ its own, with processor seconds beside those of four chains of NUTS.
 import argparse
 import json
 import math
-import subprocess
 import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+
+from benchmarks.measure import run_child
 
 ROOT = Path(__file__).parents[1]
 DIMENSIONS = (20, 50, 100, 200, 500)
@@ -138,20 +139,6 @@ def by_long_nuts(name, seed):
 CHILDREN = {"default": ask, "nuts": by_nuts, "reference": by_long_nuts}
 
 
-def run_child(contestant, name, seed):
-    command = [sys.executable, "-m", "benchmarks.wide", "--child", contestant, name, str(seed)]
-    row = {"contestant": contestant, "model": name, "seed": seed}
-    try:
-        child = subprocess.run(
-            command, cwd=ROOT, capture_output=True, text=True, timeout=LIMIT, check=False
-        )
-    except subprocess.TimeoutExpired:
-        return row | {"failure": f"more than {LIMIT} s"}
-    if child.returncode:
-        return row | {"failure": child.stderr.strip().splitlines()[-1:]}
-    return row | json.loads(child.stdout.strip().splitlines()[-1])
-
-
 def summarised(rows):
     """For every model and output: statuses, the largest error, coverage and seconds."""
     table = []
@@ -201,7 +188,7 @@ def main(arguments=()):
     jobs += [("default", name, seed) for name in names for seed in range(seeds)]
 
     def run(job):
-        row = run_child(*job)
+        row = run_child("benchmarks.wide", *job, LIMIT)
         with options.journal.open("a") as journal:
             journal.write(json.dumps(row) + "\n")
         return row
