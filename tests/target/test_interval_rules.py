@@ -420,6 +420,10 @@ def _random_operand(
     has_nan, has_minus_zero = (bool(flag) for flag in is_float & (rng.random(2) < chances))
     ends = [intervals.of_constant(x) for x in (low, high)] if low.size else [intervals.ANY] * 2
     bounds = Interval(ends[0].low, ends[1].high, has_nan, has_minus_zero)
+    if low.size and rng.random() < 0.2:
+        bounds = bounds._replace(low=bounds.low.min())
+    elif low.size and rng.random() < 0.2:
+        bounds = bounds._replace(high=bounds.high.max())
     bounds = bounds._replace(has_minus_zero=has_minus_zero and bounds.touches_zero)
     return bounds, _points(rng, operand, low, high, bounds)
 

@@ -337,12 +337,19 @@ def _chosen_bounds(
 def _known_by(
     test: Step, truth: bool, bounds: dict[int, Interval], made_by: dict[int, Step]
 ) -> dict[int, Interval]:
-    """Bounds of the operands of a comparison whose result is known, and of what they are abs of."""
+    """Bounds of the operands of a comparison whose result is known, and of what they are abs of.
+
+    What is compared with NaN is false, which says nothing of the other operand.
+    """
     is_above = (test.name in ("gt", "ge")) == truth
     larger, smaller = test.inputs if is_above else test.inputs[::-1]
-    above = bounds[larger]._replace(low=np.maximum(bounds[larger].low, bounds[smaller].low))
-    below = bounds[smaller]._replace(high=np.minimum(bounds[smaller].high, bounds[larger].high))
-    known = {larger: above, smaller: below}
+    above, below = bounds[larger], bounds[smaller]
+    known = {}
+    if truth or not bounds[smaller].has_nan:
+        known[larger] = above._replace(low=np.maximum(above.low, bounds[smaller].low))
+    if truth or not bounds[larger].has_nan:
+        below = below._replace(high=np.minimum(below.high, bounds[larger].high))
+        known[smaller] = below
     size = made_by.get(smaller)
     if size is not None and size.name == "abs":
         (index,) = size.inputs

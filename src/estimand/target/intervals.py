@@ -169,10 +169,12 @@ def _tiny(dtype: Any) -> float:
 
 
 def _flushed(a: Interval, dtype: Any) -> Interval:
-    """With 0 where a number is so small that it may count as 0."""
+    """With 0 where a number is so small that it may count as 0; both bounds in one shape."""
     tiny = _tiny(dtype)
     low = np.where((a.low > 0) & (a.low < tiny), 0.0, a.low)
     high = np.where((a.high < 0) & (a.high > -tiny), 0.0, a.high)
+    if low.shape != high.shape:
+        low, high = np.broadcast_arrays(low, high)
     has_minus_zero = a.has_minus_zero or bool(tiny and np.any((low < 0) & (high >= 0)))
     return Interval(low, high, a.has_nan, has_minus_zero)
 
