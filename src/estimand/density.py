@@ -205,7 +205,7 @@ class Density:
         reading = self._reading
         return np.zeros(0, int) if reading is None else reading.signs_with(self._known_inputs())
 
-    @property
+    @functools.cached_property
     def bounds(self) -> Interval:
         """Bounds of each output, and of each term behind them, by their expressions."""
         assert self._reading is not None

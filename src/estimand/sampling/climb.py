@@ -24,6 +24,7 @@ from estimand.sampling.ensemble import (
     Way,
     advance,
     recoordinated,
+    terms_at,
 )
 from estimand.sampling.scouts import (
     Path,
@@ -295,24 +296,13 @@ def _is_near(density: Density, positions: np.ndarray) -> bool:
 
 
 def evaluated(density: Density, positions: np.ndarray, path: Path) -> tuple[Particles, int, int]:
-    """Terms at positions with axes (islands, particles, dimension): moves of no length."""
-    num_islands, count, dimension = positions.shape
-    whole = -(-count // NUM_CHAINS) * NUM_CHAINS
-    padded = positions[:, np.arange(whole) % count]
-    rng, pieces, num_gradients = np.random.default_rng(0), [], 0
-    num_bad = 0
-    unit = np.broadcast_to(np.eye(dimension), (num_islands, dimension, dimension))
-    for first in range(0, whole, NUM_CHAINS):
-        ensemble = Ensemble(padded[:, first : first + NUM_CHAINS], (Way.of(1.0, unit),))
-        moved, _ = advance((density,), rng, ensemble, point=path(0.0, 1), num_leapfrog=0)
-        terms: Terms = jax.tree.map(lambda x: x[0], moved.terms)
-        is_bad = ~(terms.log_weight < np.inf)
-        num_bad += int(is_bad.sum())
-        likelihood: Any = np.where(is_bad, -np.inf, terms.log_likelihood)
-        pieces.append(terms._replace(log_likelihood=likelihood))
-        num_gradients += num_islands * NUM_CHAINS
-    terms = jax.tree.map(lambda *parts: np.concatenate(parts, axis=1)[:, :count], *pieces)
-    return Particles(positions, terms), num_gradients, num_bad
+    """Terms at positions with axes (islands, particles, dimension); what is not a number has no
+    mass."""
+    terms, num_gradients = terms_at(density, positions, path(0.0, 1))
+    is_bad = ~(terms.log_weight < np.inf)
+    likelihood: Any = np.where(is_bad, -np.inf, terms.log_likelihood)
+    terms = terms._replace(log_likelihood=likelihood)
+    return Particles(positions, terms), num_gradients, int(is_bad.sum())
 
 
 def _chosen(

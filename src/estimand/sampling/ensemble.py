@@ -83,30 +83,32 @@ class Moved(NamedTuple):
 @compiled_per_model(optimisation=1)
 def _trajectories(
     density: Density,
-    starts: jax.Array,
     point: PathPoint,
     step_sizes: jax.Array,
     factors: jax.Array,
     noise: jax.Array,
     thresholds: jax.Array,
-    is_first: jax.Array,
+    is_placed: jax.Array,
     num_leapfrog: jax.Array,
 ) -> tuple:
     """States after every move, acceptance probabilities, and positions that are not numbers.
 
-    The first of the moves only evaluates where the chains start, by a step of length 0, so that
-    the density is compiled once and not twice.
+    A move that is placed goes to where its noise says and only evaluates, by a step of length 0:
+    so begin the chains, and the density is compiled once and not twice.
     """
 
     def evaluated(positions: jax.Array) -> tuple:
         one = functools.partial(density.value_and_gradient, point=point)
         found = jax.vmap(jax.vmap(one))(positions)
-        return jax.tree.map(lambda x: x.astype(starts.dtype), found)
+        return jax.tree.map(lambda x: x.astype(noise.dtype), found)
 
     def move(carry: tuple, given: tuple) -> tuple:
         positions, found = carry
-        momenta, threshold, is_first = given
-        steps = jnp.where(is_first, 0.0, step_sizes)[..., None]
+        noise, threshold, is_placed = given
+        positions = jnp.where(is_placed, noise, positions)
+        momenta = jnp.where(is_placed, 0.0, noise)
+        found = *found[:2], jnp.where(is_placed, 0.0, found[2])
+        steps = jnp.where(is_placed, 0.0, step_sizes)[..., None]
 
         def force(gradients: jax.Array) -> jax.Array:
             return 0.5 * steps * jnp.einsum("ide,icd->ice", factors, gradients)
@@ -118,13 +120,13 @@ def _trajectories(
             found = evaluated(positions)
             return positions, momenta + force(found[2]), found
 
-        count = jnp.where(is_first, 1, num_leapfrog)
+        count = jnp.where(is_placed, 1, num_leapfrog)
         ends, end_momenta, end = lax.fori_loop(0, count, leapfrog, (positions, momenta, found))
         gained = 0.5 * jnp.sum(end_momenta**2 - momenta**2, axis=-1)
         log_ratio = end[1] - found[1] - gained
         is_number = ~jnp.isnan(log_ratio)
         log_ratio = jnp.where(is_number, log_ratio, -jnp.inf)
-        is_accepted = is_first | (threshold < log_ratio)
+        is_accepted = is_placed | (threshold < log_ratio)
 
         def chosen(new: jax.Array, old: jax.Array) -> jax.Array:
             axes = (1,) * (new.ndim - is_accepted.ndim)
@@ -135,11 +137,54 @@ def _trajectories(
         is_bad = ~is_number & jnp.isfinite(ends).all(axis=-1)
         return carry, (carry[0], carry[1][0], rate, is_bad)
 
-    zeros = jnp.zeros(starts.shape[:2], starts.dtype)
+    nowhere = jnp.zeros(noise.shape[1:], noise.dtype)
+    zeros = nowhere[..., 0]
     rungs = (density.num_rungs,) if density.num_rungs > 1 else ()
     targets = jnp.zeros((*zeros.shape, *rungs), zeros.dtype)
-    nothing = Terms(zeros, zeros, targets), zeros, jnp.zeros_like(starts)
-    return lax.scan(move, (starts, nothing), (noise, thresholds, is_first))[1]
+    nothing = Terms(zeros, zeros, targets), zeros, nowhere
+    return lax.scan(move, (nowhere, nothing), (noise, thresholds, is_placed))[1]
+
+
+def _called(
+    density: Density,
+    point: tuple[float, float],
+    step_sizes: np.ndarray,
+    factors: np.ndarray,
+    noise: np.ndarray,
+    thresholds: np.ndarray,
+    is_placed: np.ndarray,
+    num_leapfrog: int,
+) -> tuple:
+    """`_trajectories` of numbers of one kind, as arrays of NumPy."""
+    dtype = jnp.result_type(float)
+    path_point = PathPoint(*(np.asarray(power, dtype) for power in point))  # type: ignore[arg-type]
+    numbers = (np.asarray(x, dtype) for x in (step_sizes, factors, noise, thresholds))
+    found = _trajectories(density, path_point, *numbers, is_placed, np.int32(num_leapfrog))
+    return jax.tree.map(lambda x: np.asarray(x, float), found)
+
+
+def terms_at(
+    density: Density, positions: np.ndarray, point: tuple[float, float]
+) -> tuple[Terms, int]:
+    """Terms at positions with axes (islands, any number), and how many gradients they cost."""
+    num_islands, count, dimension = positions.shape
+    size = (1 + NUM_MOVES) * NUM_CHAINS
+    num_calls = -(-count // size)
+    rows = positions[:, np.arange(num_calls * size) % count]
+    rows = rows.reshape(num_islands, num_calls, 1 + NUM_MOVES, NUM_CHAINS, dimension)
+    factors = np.broadcast_to(np.eye(dimension), (num_islands, dimension, dimension))
+    nothing = np.zeros((1 + NUM_MOVES, num_islands, NUM_CHAINS))
+    is_placed = np.ones(1 + NUM_MOVES, bool)
+    pieces = []
+    for noise in rows.transpose(1, 2, 0, 3, 4):
+        found = _called(density, point, nothing[0], factors, noise, nothing, is_placed, 1)
+        pieces.append(found[1])
+
+    def by_island(*parts: np.ndarray) -> np.ndarray:
+        joined = np.moveaxis(np.concatenate(parts), 0, 1)
+        return joined.reshape(num_islands, -1, *joined.shape[3:])[:, :count]
+
+    return jax.tree.map(by_island, *pieces), num_islands * num_calls * size
 
 
 def advance(
@@ -176,22 +221,14 @@ def advance(
     if num_leapfrog is None:
         length = TRAJECTORY * rng.uniform(shortest, 2 - shortest) / way.step_size
         num_leapfrog = int(np.clip(math.ceil(length), 1, MAX_LEAPFROG))
-    noise = np.concatenate([np.zeros((1, *shape)), rng.standard_normal((NUM_MOVES, *shape))])
+    noise = np.concatenate([starts[None], rng.standard_normal((NUM_MOVES, *shape))])
     thresholds = np.zeros((1 + NUM_MOVES, *shape[:2]))
     thresholds[1:] = -rng.standard_exponential((NUM_MOVES, *shape[:2]))
-    dtype = jnp.result_type(float)
-    arguments = (
-        starts,
-        PathPoint(*point),  # type: ignore[arg-type]
-        step_sizes,
-        way.factors,
-        noise,
-        thresholds,
+    is_placed = np.arange(1 + NUM_MOVES) == 0
+    found = _called(
+        density, point, step_sizes, way.factors, noise, thresholds, is_placed, num_leapfrog
     )
-    arguments = jax.tree.map(lambda x: np.asarray(x, dtype), arguments)
-    is_first = np.arange(1 + NUM_MOVES) == 0
-    found = _trajectories(density, *arguments, is_first, np.int32(num_leapfrog))
-    positions, terms, acceptance, is_bad = jax.tree.map(lambda x: np.asarray(x, float)[1:], found)
+    positions, terms, acceptance, is_bad = jax.tree.map(lambda x: x[1:], found)
     if chosen:
         positions = recoordinated(density, charts[0], positions)
     num_chains = shape[0] * shape[1]
@@ -402,7 +439,7 @@ def recoordinated(before: Density, after: Density, states: np.ndarray) -> np.nda
     return np.concatenate(pieces)[: len(rows)].reshape(states.shape)
 
 
-@compiled_per_model(optimisation=0)
+@compiled_per_model(optimisation=1)
 def _recoordinated(density: Density, after: Density, positions: jax.Array) -> jax.Array:
     return jax.vmap(lambda position: after.position_of(density.constrain(position)))(positions)
 

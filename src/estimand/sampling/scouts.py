@@ -339,19 +339,23 @@ class Reweighting:
     def __init__(self, terms: Terms, before: float, rungs: int, path: Path = from_prior) -> None:
         ladder = np.asarray(terms.log_target)
         ladder = ladder[..., None] if rungs == 1 else ladder
-        self.log_factors = [np.asarray(terms.log_likelihood), *np.moveaxis(ladder, -1, 0)]
+        factors = [np.asarray(terms.log_likelihood), *np.moveaxis(ladder, -1, 0)]
+        self.is_zero = [~np.isfinite(factor) for factor in factors]
+        self.log_factors = [
+            np.where(is_zero, 0.0, factor)
+            for factor, is_zero in zip(factors, self.is_zero, strict=True)
+        ]
         self.before, self.rungs, self.path = _powers(path(before, rungs), rungs), rungs, path
 
     def log_weights(self, after: float) -> np.ndarray:
         """log of the weights; −inf where a factor that counts is 0 or not a number."""
-        total = np.zeros(self.log_factors[0].shape)
         now = _powers(self.path(after, self.rungs), self.rungs)
-        powers = zip(self.log_factors, self.before, now, strict=True)
-        for log_factor, old, new in powers:
-            if old or new:
-                with np.errstate(invalid="ignore"):
-                    change = (new - old) * log_factor
-                total += np.where(np.isfinite(log_factor), change, -np.inf)
+        counts = [old != 0 or new != 0 for old, new in zip(self.before, now, strict=True)]
+        total = np.zeros(self.log_factors[0].shape)
+        for k in np.flatnonzero(counts):
+            total += (now[k] - self.before[k]) * self.log_factors[k]
+        for k in np.flatnonzero(counts):
+            total[self.is_zero[k]] = -np.inf
         return total
 
 

@@ -18,6 +18,8 @@ from estimand.sampling import mixture as mixtures
 TRIAL = 1024
 # A part that has a smaller share of effective pilot draws is explored with more particles.
 MIN_PILOT_SHARE = 0.02
+# States of chains, for each number in a mean and a covariance, that say more than the curvature.
+ENOUGH_PER_MOMENT = 10
 
 
 def fit(plan: Plan, state: State, runtime: Runtime, parts: Iterable[Part]) -> State:
@@ -59,7 +61,9 @@ def _curvature(
     """The Gaussian with the curvature at the mode, in many dimensions and if there is one."""
     density = part.of(plan.density)
     is_worth_it = density.dimension >= MIN_LAPLACE_DIMENSION
-    if not is_worth_it or gradient_mode(density) != "reverse":
+    num_moments = mixtures.num_moments(density.dimension)
+    is_known = plan.posterior is not None and len(found.points) >= ENOUGH_PER_MOMENT * num_moments
+    if not is_worth_it or is_known or gradient_mode(density) != "reverse":
         return state, None
     start = np.average(found.points, axis=0, weights=relative_weights(found.log_weights))
     mode: Mode = run_task(runtime, find_mode, density, start, kinds=(Mode,))
