@@ -20,7 +20,10 @@ NUM_KEPT_MODELS = 16
 _OPTIMISATION = "xla_backend_optimization_level"
 # XLA's newer way of generating code for fused operations takes twice as long to compile, and the
 # code is no faster (the moves of eight schools: 2.8 and 1.4 s of a processor, 10.9 and 9.0 ms).
-_PLAIN_FUSIONS = {"xla_cpu_use_fusion_emitters": False}
+# JAX 0.11 has no other way any more.
+_PLAIN_FUSIONS: dict[str, Any] = (
+    {"xla_cpu_use_fusion_emitters": False} if jax.__version_info__ < (0, 11) else {}
+)
 
 _lock = threading.Lock()
 
