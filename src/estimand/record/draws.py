@@ -14,7 +14,7 @@ from estimand.methods import Run
 from estimand.model import PARTS
 from estimand.record.parts import used_evidence
 from estimand.runtime import compiled_per_model
-from estimand.sampling import in_chunks
+from estimand.sampling import in_chunks, vmapped
 
 # Draws that a record keeps of each density, and numbers that it keeps in all.
 MAX_DRAWS = 5000
@@ -100,4 +100,4 @@ def kept_draws(run: Run, density: Density) -> tuple[KeptDraws, ...]:
 
 @compiled_per_model
 def _values(density: Density, positions: jax.Array) -> tuple[dict[str, jax.Array], jax.Array]:
-    return jax.vmap(lambda u: (density.constrain(u), density.outputs(u)))(positions)
+    return vmapped(lambda u: (density.constrain(u), density.outputs(u)), positions)

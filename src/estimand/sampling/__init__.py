@@ -14,7 +14,7 @@ from estimand.sampling.chains import (
     r_hat,
     rank_r_hat,
 )
-from estimand.sampling.chunks import CHUNK, in_batches, in_chunks
+from estimand.sampling.chunks import CHUNK, in_batches, in_chunks, vmapped
 from estimand.sampling.climb import Climbed, Particles, climb, climb_to_target
 from estimand.sampling.ensemble import (
     Drawn,
@@ -109,6 +109,7 @@ __all__ = [
     "sums_of_products",
     "to_posterior",
     "total",
+    "vmapped",
     "warm_up",
     "warp",
 ]

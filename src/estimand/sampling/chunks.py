@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -9,9 +10,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
+from jax.extend import core
 
 # Rows that a compiled function takes at a time, where nothing else is said.
 CHUNK = 4096
+# Bytes of the largest array in a batch of evaluations. With 20,000 data and 160 MB an evaluation
+# took 200 µs, with 10 MB and with 2.5 MB 10 µs, a gradient 430, 64 and 39 µs.
+MAX_BYTES = 4 * 2**20
 
 
 def in_chunks(function: Callable[[Any], Any], rows: np.ndarray, size: int = CHUNK) -> Any:
@@ -23,6 +28,41 @@ def in_chunks(function: Callable[[Any], Any], rows: np.ndarray, size: int = CHUN
         for start in range(0, len(padded), size)
     ]
     return jax.tree.map(lambda *parts: np.concatenate(parts)[:count], *pieces)
+
+
+def vmapped(function: Callable[[Any], Any], rows: Any, copies: int = 1) -> Any:
+    """As `jax.vmap`, under jit, with as many rows at a time as stay in a processor's cache.
+
+    Args:
+        function: of one row.
+        rows: a pytree of arrays whose first axis is mapped over.
+        copies: how many of these maps run at a time, by a `jax.vmap` around them.
+    """
+    count = jax.tree.leaves(rows)[0].shape[0]
+    row = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape[1:], x.dtype), rows)
+    traced, result = jax.make_jaxpr(function, return_shape=True)(row)
+    structure = jax.tree.structure(result)
+
+    def again(row: Any) -> Any:
+        return jax.tree.unflatten(structure, core.jaxpr_as_fun(traced)(*jax.tree.leaves(row)))
+
+    size = _divisor(count, MAX_BYTES // (copies * _largest_bytes(traced.jaxpr)))
+    return jax.vmap(again)(rows) if size == count else lax.map(again, rows, batch_size=size)
+
+
+def _divisor(count: int, limit: int) -> int:
+    """The largest divisor of a number up to a limit, and 1 at the least."""
+    return max((k for k in range(1, min(count, limit) + 1) if count % k == 0), default=1)
+
+
+def _largest_bytes(jaxpr: core.Jaxpr) -> int:
+    """Of any array that the steps of an expression make."""
+    sizes = [1]
+    for equation in jaxpr.eqns:
+        made: list[Any] = [out.aval for out in equation.outvars]
+        sizes += [math.prod(array.shape) * array.dtype.itemsize for array in made]
+        sizes += [_largest_bytes(inner) for inner in core.jaxprs_in_params(equation.params)]
+    return max(sizes)
 
 
 def in_batches(

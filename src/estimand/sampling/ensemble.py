@@ -20,6 +20,7 @@ from numpyro.diagnostics import split_gelman_rubin
 
 from estimand.density import Density, PathPoint, Terms
 from estimand.runtime import compiled_per_model
+from estimand.sampling.chunks import vmapped
 from estimand.sampling.products import sums_of_products
 
 NUM_ISLANDS = 8
@@ -99,8 +100,9 @@ def _trajectories(
 
     def evaluated(positions: jax.Array) -> tuple:
         one = functools.partial(density.value_and_gradient, point=point)
-        found = jax.vmap(jax.vmap(one))(positions)
-        return jax.tree.map(lambda x: x.astype(noise.dtype), found)
+        shape = positions.shape[:2]
+        found = vmapped(one, positions.reshape(-1, positions.shape[-1]))
+        return jax.tree.map(lambda x: x.reshape(*shape, *x.shape[1:]).astype(noise.dtype), found)
 
     def move(carry: tuple, given: tuple) -> tuple:
         positions, found = carry

@@ -21,6 +21,7 @@ from jax import lax
 from estimand.density import Density, PathPoint, Terms
 from estimand.kernels import DrivenKernel, Given, State, Tuning
 from estimand.runtime import compiled_per_model
+from estimand.sampling.chunks import vmapped
 from estimand.sampling.prior import prior_positions
 from estimand.sampling.products import sums_of_products
 from estimand.sampling.resampling import systematic
@@ -132,15 +133,18 @@ def _chains(
     for moves before these.
     """
 
-    def one(state: State, given: Given, tuning: Tuning) -> tuple:
-        state, info = kernel.advance(density, state, point, tuning, given)
-        return state, (_Islands(*state[:2]), info.acceptance, info.num_invalid)
+    num_groups = starts.positions.shape[0]
+
+    def group(states: State, given: Given, tuning: Tuning) -> tuple:
+        def one(chain: tuple[State, Given]) -> tuple:
+            state, info = kernel.advance(density, chain[0], point, tuning, chain[1])
+            return state, (_Islands(*state[:2]), info.acceptance, info.num_invalid)
+
+        return vmapped(one, (states, given), copies=num_groups)
 
     def step(state: State, given: Given) -> tuple:
         flags = jnp.broadcast_to(given.is_position, given.threshold.shape)
-        return jax.vmap(jax.vmap(one, (0, 0, None)))(
-            state, given._replace(is_position=flags), tunings
-        )
+        return jax.vmap(group)(state, given._replace(is_position=flags), tunings)
 
     nothing = jnp.zeros_like(starts.positions) if kernel.needs_gradient else ()
     return lax.scan(step, State(starts.positions, starts.terms, nothing), given)[1]

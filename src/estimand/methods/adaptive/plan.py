@@ -21,7 +21,16 @@ from estimand.methods.adaptive.proposal import Exploration, Proposal
 from estimand.methods.protocol import Cost
 from estimand.model import PLAIN
 from estimand.runtime import Progress, Runtime, Task, compiled_per_model
-from estimand.sampling import Climbed, Mixture, Warped, entropy_of, in_chunks, named_key, named_seed
+from estimand.sampling import (
+    Climbed,
+    Mixture,
+    Warped,
+    entropy_of,
+    in_chunks,
+    named_key,
+    named_seed,
+    vmapped,
+)
 from estimand.trust import Goal, thresholds
 
 if TYPE_CHECKING:
@@ -203,7 +212,7 @@ def _evaluate(density: Density, positions: jax.Array) -> tuple:
         terms, outputs = density.evaluate(position)
         return terms.log_prior, terms.log_likelihood, *outputs
 
-    return jax.vmap(one)(positions)
+    return vmapped(one, positions)
 
 
 def draw_all(
