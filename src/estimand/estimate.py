@@ -19,8 +19,16 @@ import numpy as np
 from estimand import record as records
 from estimand.density import Density
 from estimand.estimators import Estimator
-from estimand.methods import Auto, Method, interrupted
-from estimand.model import PARTS, Bound, ExpectationProgram, ProgramError, bind
+from estimand.methods import Auto, Method, Run, estimate_branches, interrupted
+from estimand.model import (
+    PARTS,
+    Bound,
+    BranchingExpectation,
+    ExpectationProgram,
+    Output,
+    ProgramError,
+    bind,
+)
 from estimand.record import Contents, Provenance, Question, Record
 from estimand.runtime import (
     CompilationClock,
@@ -452,10 +460,16 @@ class _Maker:
         runtime = LocalRuntime(journal=book, listener=teller, interruption=self.interruption)
         compilations = CompilationClock(self.interruption.check, teller.compiling)
         with cache_on_disk(), compilations as clock, _explained(expectation.name):
-            density = Density.of(expectation)
-            method.check(density)
+            density = None
+            if not isinstance(expectation, BranchingExpectation):
+                density = Density.of(expectation)
+                method.check(density)
             try:
-                run = method.run(key, density, runtime)
+                if isinstance(expectation, BranchingExpectation):
+                    run = estimate_branches(key, expectation, method, runtime)
+                else:
+                    assert density is not None
+                    run = method.run(key, density, runtime)
             except KeyboardInterrupt:
                 if runtime.offered is None or not takes_offers:
                     raise
@@ -463,7 +477,8 @@ class _Maker:
                 run = interrupted(runtime.offered(), time.perf_counter() - started)
             # What is known now is returned, even if Ctrl-C is pressed again.
             clock.between = None
-            run = run._replace(outputs=checked(run.outputs, density))
+            if density is not None:
+                run = run._replace(outputs=checked(run.outputs, density))
         if this_precision() == "single":
             run = run.with_notes("computed in single precision")
         if (note := _shapes_note(expectation)) and clock.num_compilations:
@@ -472,7 +487,7 @@ class _Maker:
         return Estimate(
             program=expectation.name,
             method=repr(method),
-            output=expectation.output,
+            output=_joint_output(expectation.output, run),
             run=run,
             compile_seconds=clock.seconds,
             run_seconds=time.perf_counter() - started - clock.seconds,
@@ -480,6 +495,14 @@ class _Maker:
             density=density,
             question=self.question,
         )
+
+
+def _joint_output(output: Output, run: Run) -> Output:
+    """The structure of the return value; an indicator must be one in every branch."""
+    flags = [branch.density.model.output.is_indicator for branch in run.branches]
+    if not flags:
+        return output
+    return dataclasses.replace(output, is_indicator=tuple(map(all, zip(*flags, strict=True))))
 
 
 @contextlib.contextmanager

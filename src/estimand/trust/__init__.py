@@ -1,6 +1,15 @@
 """What a number stands on, and whether that is enough: evidence, outputs, findings, checks."""
 
 from estimand.trust import thresholds
+from estimand.trust.branches import (
+    BranchEstimate,
+    Probability,
+    errors_of_pieces,
+    interleaved,
+    pooled,
+    probabilities,
+    shares_of,
+)
 from estimand.trust.checks import (
     CHECKS,
     UNMET,
@@ -45,6 +54,7 @@ __all__ = [
     "CHECKS",
     "PART_NAMES",
     "UNMET",
+    "BranchEstimate",
     "Check",
     "EffectiveSizes",
     "Evidence",
@@ -52,6 +62,7 @@ __all__ = [
     "Goal",
     "OutputEstimate",
     "Parts",
+    "Probability",
     "Ratio",
     "Status",
     "Trace",
@@ -68,13 +79,18 @@ __all__ = [
     "check_tail",
     "checked",
     "combine",
+    "errors_of_pieces",
     "evidence_from_weights",
     "from_ratio",
+    "interleaved",
     "is_material",
     "joint_errors",
     "most_severe",
     "no_mass",
+    "pooled",
+    "probabilities",
     "rule_of_three",
+    "shares_of",
     "thresholds",
     "unmet",
     "without_value",
