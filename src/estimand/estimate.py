@@ -53,6 +53,8 @@ from estimand.view import Diagnosis, Summary, diagnose, estimate_text, summarise
 if TYPE_CHECKING:
     from xarray import DataTree
 
+# Branches that are printed with an estimate; the summary has more.
+MAX_PRINTED = 4
 # The names that `samples` takes for each density.
 _DRAWN = {"posterior": "gamma2"} | {name: name for name in PARTS}
 
@@ -108,9 +110,17 @@ class Estimate(Record):
         seconds = f"{self.compile_seconds:.2f} s compiling, {self.run_seconds:.2f} s running"
         lines.append(f"  {cost}; {seconds}")
         lines.extend(f"  {note}" for note in self.run.notes)
+        lines.extend(f"  {line}" for line in self._branch_lines())
         lines.extend(f"  {line}" for line in self._finding_lines())
         lines.append(f"  {self.status.value}")
         return "\n".join(lines)
+
+    def _branch_lines(self) -> Iterator[str]:
+        for branch in self.branches[:MAX_PRINTED]:
+            number = f"{branch.probability:.6g} ± {branch.probability_error:.2g}"
+            yield f"branch {branch.text}: probability {number}"
+        if len(self.branches) > MAX_PRINTED:
+            yield f"and {len(self.branches) - MAX_PRINTED} more branches, in summary()"
 
     def _finding_lines(self) -> Iterator[str]:
         for label, findings in zip(self.output.labels, self.findings, strict=True):
@@ -605,7 +615,7 @@ def _compact(estimate: Estimate) -> Estimate:
     outputs = records.with_parts(estimate.outputs, contents.parts)
     return dataclasses.replace(
         estimate,
-        run=estimate.run._replace(outputs=outputs),
+        run=records.without_draws(estimate.run)._replace(outputs=outputs),
         density=None,
         contents=contents,
     )

@@ -93,7 +93,11 @@ def shares_of(log_sizes: Sequence[float] | np.ndarray) -> np.ndarray:
 
 
 def pooled(
-    outputs: Sequence[OutputEstimate], log_coefficients: Sequence[float], *, is_one_model: bool
+    outputs: Sequence[OutputEstimate],
+    log_coefficients: Sequence[float],
+    *,
+    is_one_model: bool,
+    known: dict[tuple, Any] | None = None,
 ) -> OutputEstimate:
     """One estimate from independent ones that have a value and a Z2 each, without findings.
 
@@ -101,53 +105,119 @@ def pooled(
         outputs: the pieces.
         log_coefficients: by which the Z of each counts.
         is_one_model: whether all pieces have their positions in the same coordinates.
+        known: the evidence that was pooled for other outputs, which they may have in common.
     """
-    numbers = _pieces(outputs, log_coefficients)
-    shares = np.asarray([piece.share for piece in numbers])
-    value = math.fsum(piece.share * piece.value for piece in numbers)
-    # Relative to the largest number, so that no square under- or overflows.
-    scale = max(abs(number) for piece in numbers for number in (piece.value, piece.error)) or 1.0
-    variances = [
-        Variance(piece.variance(value, scale), output.degrees)
-        for piece, output in zip(numbers, outputs, strict=True)
-    ]
-    magnitudes = [output.magnitude for output in outputs]
-    signs = {math.copysign(1, piece.value) for piece in numbers if piece.value != 0}
-    return OutputEstimate(
-        value=value,
-        standard_error=scale * math.sqrt(math.fsum(item.variance for item in variances)),
-        degrees=joint_degrees(variances),
-        magnitude=float(shares @ np.nan_to_num(magnitudes)),
+    known = {} if known is None else known
+    pieces = _pieces(outputs, log_coefficients)
+    shares = np.asarray([piece.share for piece in pieces])
+    signs = {math.copysign(1, piece.value) for piece in pieces if piece.value != 0}
+
+    def part(field: str) -> Evidence | None:
+        evidence = [getattr(output.parts, field) for output in outputs]
+        key = (*map(id, evidence), *log_coefficients)
+        if field != "normaliser" or key not in known:
+            known[key] = pooled_evidence(evidence, log_coefficients, is_one_model=is_one_model)
+        return known[key]
+
+    return _sum_of(pieces)._replace(
+        magnitude=float(shares @ np.nan_to_num([output.magnitude for output in outputs])),
         is_log_scale=len(signs) == 1
         and all(output.is_log_scale or output.value == 0 for output in outputs),
         upper_bound=max(output.upper_bound for output in outputs),
         ess=_pooled_sizes(outputs, shares),
-        parts=Parts(
-            **{
-                field: pooled_evidence(
-                    [getattr(output.parts, field) for output in outputs],
-                    log_coefficients,
-                    is_one_model=is_one_model,
-                )
-                for field in Parts._fields
-            }
-        ),
-        covariance=math.fsum(piece.covariance_part(value) for piece in numbers),
+        parts=Parts(plus=part("plus"), minus=part("minus"), normaliser=part("normaliser")),
     )
 
 
 def errors_of_pieces(outputs: Sequence[OutputEstimate]) -> np.ndarray:
     """What each piece of a plain sum adds to the standard error, as if it were alone."""
-    numbers = _pieces(outputs, [0.0] * len(outputs))
-    value = math.fsum(piece.share * piece.value for piece in numbers)
-    scale = max(abs(number) for piece in numbers for number in (piece.value, piece.error)) or 1.0
-    return scale * np.sqrt([piece.variance(value, scale) for piece in numbers])
+    return _errors(_pieces(outputs, [0.0] * len(outputs)))
+
+
+def merged_branch(
+    branches: Sequence[BranchEstimate], log_coefficients: np.ndarray
+) -> BranchEstimate:
+    """One branch from what several runs say of it, by their numbers alone."""
+    log_z2 = np.asarray([branch.log_z2 for branch in branches]) + log_coefficients
+    shares = shares_of(log_z2)
+    is_there = shares > 0
+    variances = np.asarray([branch.relative_variance for branch in branches])[is_there]
+    first = branches[0]
+    return first._replace(
+        log_z2=float(np.logaddexp.reduce(log_z2)),
+        relative_variance=float(shares[is_there] ** 2 @ variances) if is_there.any() else math.inf,
+        outputs=tuple(
+            _merged_output(branches, shares, number) for number in range(len(first.outputs))
+        ),
+        cost=sum(branch.cost for branch in branches),
+        density=None,
+    )
+
+
+def _merged_output(
+    branches: Sequence[BranchEstimate], shares: np.ndarray, number: int
+) -> OutputEstimate:
+    outputs = [branch.outputs[number] for branch in branches]
+    findings = {
+        (finding.status, finding.part, finding.check): finding
+        for output in outputs
+        for finding in output.findings
+    }
+    there = [
+        (output, branch, share)
+        for output, branch, share in zip(outputs, branches, shares, strict=True)
+        if share > 0 and math.isfinite(output.standard_error)
+    ]
+    if not there:
+        return outputs[0]._replace(parts=Parts(), findings=tuple(findings.values()))
+    total = sum(share for _, _, share in there)
+    pieces = [
+        _Piece.of(output, share / total, branch.relative_variance)
+        for output, branch, share in there
+    ]
+    magnitudes = [share / total * output.magnitude for output, _, share in there]
+    return _sum_of(pieces)._replace(
+        magnitude=math.fsum(magnitudes),
+        is_log_scale=all(output.is_log_scale for output, _, _ in there),
+        findings=tuple(findings.values()),
+    )
 
 
 def _pieces(outputs: Sequence[OutputEstimate], log_coefficients: Sequence[float]) -> list[_Piece]:
     log_z2 = [output.parts.log_z("normaliser") for output in outputs]
     shares = shares_of(np.asarray(log_z2) + np.asarray(log_coefficients))
-    return [_Piece.of(output, share) for output, share in zip(outputs, shares, strict=True)]
+    return [
+        _Piece.of(output, share, float(output.parts.normaliser.relative_variance))
+        for output, share in zip(outputs, shares, strict=True)
+    ]
+
+
+def _sum_of(pieces: Sequence[_Piece]) -> OutputEstimate:
+    """Value and error of a sum, and nothing else."""
+    errors = _errors(pieces)
+    scale = float(errors.max()) or 1.0
+    value = _mean(pieces)
+    relative = [float(error / scale) ** 2 for error in errors]
+    variances = [
+        Variance(variance, piece.degrees) for variance, piece in zip(relative, pieces, strict=True)
+    ]
+    return OutputEstimate(
+        value=value,
+        standard_error=scale * math.sqrt(math.fsum(relative)),
+        degrees=joint_degrees(variances),
+        covariance=math.fsum(piece.covariance_part(value) for piece in pieces),
+    )
+
+
+def _mean(pieces: Sequence[_Piece]) -> float:
+    return math.fsum(piece.share * piece.value for piece in pieces)
+
+
+def _errors(pieces: Sequence[_Piece]) -> np.ndarray:
+    # Relative to the largest number, so that no square under- or overflows.
+    scale = max(abs(number) for piece in pieces for number in (piece.value, piece.error)) or 1.0
+    mean = _mean(pieces)
+    return scale * np.sqrt([piece.variance(mean, scale) for piece in pieces])
 
 
 class _Piece(NamedTuple):
@@ -158,11 +228,18 @@ class _Piece(NamedTuple):
     error: float
     variance_of_z2: float
     covariance: float
+    degrees: float
 
     @classmethod
-    def of(cls, output: OutputEstimate, share: float) -> _Piece:
-        variance = float(output.parts.normaliser.relative_variance)
-        return cls(float(share), output.value, output.standard_error, variance, output.covariance)
+    def of(cls, output: OutputEstimate, share: float, variance_of_z2: float) -> _Piece:
+        return cls(
+            share=float(share),
+            value=output.value,
+            error=output.standard_error,
+            variance_of_z2=variance_of_z2,
+            covariance=output.covariance,
+            degrees=output.degrees,
+        )
 
     def variance(self, mean: float, scale: float) -> float:
         """What it adds to the variance of the whole, relative to a scale."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -48,8 +48,9 @@ class Branch(NamedTuple):
 
     def estimate(self) -> BranchEstimate:
         """What all runs say together."""
+        known: dict[tuple, Any] = {}
         outputs = tuple(
-            _joined([run.outputs[number] for run in self.runs], self.runs)
+            _joined([run.outputs[number] for run in self.runs], self.runs, known)
             for number in range(self.density.num_outputs)
         )
         normalisers = [
@@ -79,21 +80,24 @@ def has_value(output: OutputEstimate) -> bool:
     return has_z2(output) and math.isfinite(output.standard_error)
 
 
-def _joined(outputs: list[OutputEstimate], runs: Sequence[Run]) -> OutputEstimate:
+def _joined(
+    outputs: list[OutputEstimate], runs: Sequence[Run], known: dict[tuple, Any]
+) -> OutputEstimate:
     """One output of a branch from its runs: from those that can be trusted, if there are any."""
-    known = [
+    there = [
         (output, run)
         for output, run in zip(outputs, runs, strict=True)
         if has_value(output) and math.isfinite(output.parts.normaliser.relative_variance)
     ]
-    chosen = [pair for pair in known if pair[0].status] or known
+    chosen = [pair for pair in there if pair[0].status] or there
     if not chosen:
         return outputs[-1]
     if len(chosen) == 1:
         return chosen[0][0]
     costs = [max(1, run.cost.spent) for _, run in chosen]
     coefficients = [math.log(cost / sum(costs)) for cost in costs]
-    joined = pooled([output for output, _ in chosen], coefficients, is_one_model=True)
+    pieces = [output for output, _ in chosen]
+    joined = pooled(pieces, coefficients, is_one_model=True, known=known)
     findings = {
         (finding.status, finding.part, finding.check): finding
         for output, _ in chosen
@@ -106,19 +110,24 @@ def summed(
     branches: Sequence[BranchEstimate], mass_left: float, goal: Goal | None
 ) -> tuple[OutputEstimate, ...]:
     """Every output, as a sum over branches."""
-    numbers = range(len(branches[0].outputs))
-    return tuple(_summed(branches, number, mass_left, goal) for number in numbers)
+    numbers, known = range(len(branches[0].outputs)), dict[tuple, Any]()
+    return tuple(_summed(branches, number, mass_left, goal, known) for number in numbers)
 
 
 def _summed(
-    branches: Sequence[BranchEstimate], number: int, mass_left: float, goal: Goal | None
+    branches: Sequence[BranchEstimate],
+    number: int,
+    mass_left: float,
+    goal: Goal | None,
+    known: dict[tuple, Any],
 ) -> OutputEstimate:
     there = [branch for branch in branches if has_z2(branch.outputs[number])]
     if not there:
         own = branches[0].outputs[number].findings
         return without_value(*(own or (no_mass("no branch has mass"),)))
     outputs = [branch.outputs[number] for branch in there]
-    total = pooled([as_known(output) for output in outputs], [0.0] * len(there), is_one_model=False)
+    pieces = [as_known(output) for output in outputs]
+    total = pooled(pieces, [0.0] * len(pieces), is_one_model=False, known=known)
     if not any(map(has_value, outputs)):
         return _without_value(total, there, number)
     doubts = [
