@@ -8,6 +8,7 @@ from estimand.trust.branches import (
     merged_branch,
     pooled,
     probabilities,
+    share_of_rest,
     shares_of,
 )
 from estimand.trust.checks import (
@@ -90,6 +91,7 @@ __all__ = [
     "pooled",
     "probabilities",
     "rule_of_three",
+    "share_of_rest",
     "shares_of",
     "thresholds",
     "unmet",

@@ -66,7 +66,8 @@ class Probability(NamedTuple):
 
 
 def probabilities(branches: Sequence[BranchEstimate]) -> list[Probability]:
-    """The shares of the branches in ΣZ2."""
+    """The shares of the branches in ΣZ2; what may be missing in that is part of their errors."""
+    missed = share_of_rest(branches, 1 - math.fsum(branch.mass for branch in branches))
     shares = shares_of([branch.log_z2 for branch in branches])
     variances = np.asarray(
         [
@@ -78,9 +79,22 @@ def probabilities(branches: Sequence[BranchEstimate]) -> list[Probability]:
     total = pieces.sum()
     found = []
     for share, variance, piece in zip(shares, variances, pieces, strict=True):
-        relative = (1 - share) ** 2 * variance + (total - piece)
+        relative = (1 - share) ** 2 * variance + (total - piece) + (missed / 2) ** 2
         found.append(Probability(float(share), float(share * math.sqrt(max(relative, 0.0)))))
     return found
+
+
+def share_of_rest(branches: Sequence[BranchEstimate], mass: float) -> float:
+    """The share in all Z2 of branches of some prior mass that were not run, at the most.
+
+    If their average likelihood, Z2 over the prior mass, is at most that of the best branch.
+    """
+    there = [branch for branch in branches if math.isfinite(branch.log_z2)]
+    if not there or not mass > 0:
+        return 0.0
+    log_likelihood = max(branch.log_z2 - math.log(branch.mass) for branch in there)
+    log_total = np.logaddexp.reduce([branch.log_z2 for branch in there])
+    return 1 / (1 + math.exp(-min(math.log(mass) + log_likelihood - log_total, 700.0)))
 
 
 def shares_of(log_sizes: Sequence[float] | np.ndarray) -> np.ndarray:

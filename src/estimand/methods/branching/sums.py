@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from estimand.density import Density
+from estimand.methods.adaptive import PROBE
 from estimand.methods.protocol import Run
 from estimand.model import Leaf
 from estimand.trust import (
@@ -20,6 +21,8 @@ from estimand.trust import (
     check_goal,
     no_mass,
     pooled,
+    rule_of_three,
+    share_of_rest,
     shares_of,
     thresholds,
     without_value,
@@ -130,6 +133,9 @@ def _summed(
     total = pooled(pieces, [0.0] * len(pieces), is_one_model=False, known=known)
     if not any(map(has_value, outputs)):
         return _without_value(total, there, number)
+    if total.magnitude == 0 and total.value == 0:
+        finding = no_mass("f is 0 in every branch that was run")
+        return without_value(finding, parts=total.parts, ess=total.ess)
     doubts = [
         *_unexplored(total, branches, number, mass_left),
         *_weak(total, branches, number),
@@ -192,11 +198,20 @@ def _unexplored(
         found.append(Doubt(bound, finding, is_missing=True))
     for branch in branches:
         output = branch.outputs[number]
-        if has_z2(output):
+        if has_z2(output) or branch.density.dimension == 0:
             continue
-        bound = bound_on_rest(total, branches, number, branch.mass)
+        mass = branch.mass
+        if output.status is Status.no_mass_found:
+            mass *= rule_of_three(_num_tried(output))
+        bound = bound_on_rest(total, branches, number, mass)
         found.append(Doubt(bound, _finding_of(branch, output), is_missing=True))
     return found
+
+
+def _num_tried(output: OutputEstimate) -> int:
+    """Draws that have not met any mass of the posterior."""
+    normaliser = output.parts.normaliser
+    return PROBE if normaliser is None else np.size(normaliser.log_weights)
 
 
 def bound_on_rest(
@@ -204,15 +219,11 @@ def bound_on_rest(
 ) -> float:
     """By how much branches of some prior mass would change the estimate, at the most.
 
-    If their average likelihood, Z2 over the prior mass, is at most that of the best branch, and
-    their E[f] at most as large as the largest one.
+    If their E[f] is at most as large as the largest one of the others.
     """
     there = [branch for branch in branches if has_z2(branch.outputs[number])]
-    log_likelihood = max(branch.log_z2 - math.log(branch.mass) for branch in there)
-    log_ratio = math.log(mass) + log_likelihood - total.parts.log_z("normaliser")
-    share = 1 / (1 + math.exp(-min(log_ratio, 700.0)))
     largest = max(abs(as_known(branch.outputs[number]).value) for branch in there)
-    return share * (largest + abs(total.value))
+    return share_of_rest(branches, mass) * (largest + abs(total.value))
 
 
 def _weak(total: OutputEstimate, branches: Sequence[BranchEstimate], number: int) -> list[Doubt]:

@@ -45,8 +45,9 @@ from estimand.trust import (
     shares_of,
 )
 
-# Branches that are looked for before any is run: if these are all, all are run.
-MAX_FOUND = 32
+# Branches that are looked for before any is run, until less than so much of the prior mass is left.
+# If these are all, all are run.
+MAX_FOUND, MIN_LEFT = 32, 1e-6
 # Branches that are run, at the most.
 MAX_BRANCHES = 100
 # Of unboundedly many branches those are run first that leave no more of the prior mass than this.
@@ -129,7 +130,7 @@ class _Survey:
         self.tree = program.tree()
         self.waiting: list[Leaf] = []
         self.branches: list[Branch] = []
-        self.notes: list[str] = []
+        self.notes: dict[str, list[str]] = {}
 
     @property
     def goal(self) -> Goal | None:
@@ -166,7 +167,14 @@ class _Survey:
         estimates = [branch.estimate() for branch in self.ran]
         not_run = math.fsum(branch.leaf.mass for branch in self.branches if not branch.runs)
         outputs = summed(estimates, self.mass_left + not_run, self.goal)
-        return Run(outputs, *self.cost, notes=tuple(self.notes), branches=tuple(estimates))
+        return Run(outputs, *self.cost, notes=self._notes(), branches=tuple(estimates))
+
+    def _notes(self) -> tuple[str, ...]:
+        """What is to be said of single branches, and of several at once."""
+        return tuple(
+            f"branch {texts[0]}: {note}" if len(texts) == 1 else f"in {len(texts)} branches: {note}"
+            for note, texts in self.notes.items()
+        )
 
     def finished(self) -> Run:
         """What is known at the end, said to be so."""
@@ -182,8 +190,9 @@ class _Survey:
 
     def _find(self) -> None:
         """The branches to begin with, all of them checked before any is run."""
-        while len(self.waiting) < MAX_FOUND and (leaf := self.tree.next_leaf()) is not None:
-            self.waiting.append(leaf)
+        while len(self.waiting) < MAX_FOUND and self.tree.mass_left > MIN_LEFT:
+            leaf = self.tree.next_leaf()
+            self.waiting += [] if leaf is None else [leaf]
         is_complete = self.tree.mass_left == 0
         while self.waiting and (is_complete or not self.branches or self.mass_left > FIRST_LEFT):
             self._open(self.waiting.pop(0))
@@ -242,7 +251,9 @@ class _Survey:
         else:
             run = method.run(key, branch.density, inner)
         run = self._with_evidence(named_key(key, "evidence"), branch.density, run, inner)
-        self.notes += [note for item in run.notes if (note := f"{text}: {item}") not in self.notes]
+        for note in run.notes:
+            texts = self.notes.setdefault(note, [])
+            texts += [] if text in texts else [text]
         outputs = tuple(
             _judged(output, branch.density, number)
             for number, output in enumerate(checked(run.outputs, branch.density))

@@ -43,6 +43,8 @@ NUM_DRAWS = 1024
 # Choices that are followed without coming to the end of the program.
 MAX_CHOICES = 1000
 
+NO_WEIGHTS = np.zeros(NUM_DRAWS)
+
 Values = tuple[tuple[str, int], ...]
 
 
@@ -65,33 +67,23 @@ class Following(Messenger):
     def __init__(self, program: str, values: Values):
         super().__init__()
         self.program, self.values = program, values
-        self.taken: list[tuple[Any, int]] = []
+        self.num_taken = 0
 
     def process_message(self, msg: dict) -> None:
         if not is_marked(msg):
             return
         _check_marked(f"site {msg['name']!r} of program {self.program!r}", msg)
-        if len(self.taken) == len(self.values):
+        if self.num_taken == len(self.values):
             raise _Fork(msg["name"], msg["fn"])
-        name, value = self.values[len(self.taken)]
+        name, value = self.values[self.num_taken]
         if name != msg["name"]:
             raise _changed(self.program)
         msg["value"], msg["is_observed"] = value, True
-        self.taken.append((msg["fn"], value))
-
-    def log_mass(self) -> jax.Array:
-        """The log probability of the values."""
-        total = jnp.zeros((), jnp.result_type(float))
-        return total + sum(fn.log_prob(value) for fn, value in self.taken)
+        self.num_taken += 1
 
 
 def _check_marked(where: str, msg: dict) -> None:
     fn = msg["fn"]
-    if "_scan_current_index" in msg["infer"]:
-        raise ProgramError(
-            f'{where} is inside scan and marked with infer={{"branching": True}}: use a Python '
-            "loop, with a name of its own for the site of every step."
-        )
     if not has_integers(fn.support):
         raise ProgramError(
             f'{where} is marked with infer={{"branching": True}}, and its values are not integers: '
@@ -127,7 +119,7 @@ class StraightLine(ExpectationProgram):
                 value = super().run(data, arrays)
         except _Fork:
             raise _changed(self.name) from None
-        if len(following.taken) < len(self.values):
+        if following.num_taken < len(self.values):
             raise _changed(self.name)
         return value
 
@@ -218,13 +210,15 @@ class Leaf(NamedTuple):
 class _Open(NamedTuple):
     """Branches that are not told apart yet: those that begin with some values.
 
-    `look` is the one that chose the last value. With a `number` it is the one that chooses the
-    next value, which has this number, counted from the lowest, or a higher one; `whole` is the mass
-    of all that begin with the values.
+    `look` is the one that chose the last value, and `log_weights` are the log probabilities of all
+    values at its draws. With a `number` it is the one that chooses the next value, which has this
+    number, counted from the lowest, or a higher one; `whole` is the mass of all that begin with the
+    values.
     """
 
     values: Values
     mass: float
+    log_weights: np.ndarray = NO_WEIGHTS
     look: _Look | None = None
     number: int = 0
     whole: float = math.nan
@@ -304,14 +298,14 @@ class _Look:
 
     def _one(self, rng_key: jax.Array, known: dict[str, jax.Array], number: jax.Array) -> tuple:
         """Draws of the sites before the next marked one, and the probabilities of its values."""
-        following, fork = Following(self.program.name, self.values), None
+        fork = None
         try:
             with (
                 TRACING,
                 handlers.trace() as sites,
                 drawing_from_prior(rng_key),
                 handlers.substitute(data=known),
-                following,
+                Following(self.program.name, self.values),
             ):
                 self.program.run(self.data, self.data.arrays)
         except _Fork as raised:
@@ -331,7 +325,7 @@ class _Look:
             for name, site in sites.items()
             if site["type"] == "sample" and not site["is_observed"]
         }
-        return latents, (following.log_mass(), log_probs, *ends)
+        return latents, (log_probs, *ends)
 
     @property
     def is_end(self) -> bool:
@@ -340,29 +334,32 @@ class _Look:
     def choices(self, item: _Open) -> list[_Open]:
         """Branches of an item by their next value, and the rest of them."""
         found = self._found if item.number == 0 else self._ask(item.number)[1]
-        log_mass, log_probs, low, high = (np.asarray(array) for array in found)
+        log_probs, low, high = (np.asarray(array) for array in found)
         if (low != low[0]).any() or (high != high[0]).any():
             raise ProgramError(
                 f"the support of branching site {self.name!r} of program {self.program.name!r} "
                 "depends on other sites that do not branch: mark them, too, or give it a fixed "
                 "support."
             )
-        if not np.isfinite(log_mass).any():
-            return []
-        weights = np.exp(log_mass - log_mass.max())
+        weights = np.exp(item.log_weights - item.log_weights.max())
         shares = weights @ np.exp(log_probs) / weights.sum()
         whole = item.mass if item.number == 0 else item.whole
         assert self.name is not None
         start = int(low[0]) + item.number
         chosen = [
-            _Open((*self.values, (self.name, start + k)), whole * float(share), self)
+            _Open(
+                values=(*self.values, (self.name, start + k)),
+                mass=whole * float(share),
+                log_weights=item.log_weights + log_probs[:, k],
+                look=self,
+            )
             for k, share in enumerate(shares)
         ]
         has_more = not self.is_bounded or start + NUM_VALUES <= int(high[0])
         rest = item.mass - math.fsum(other.mass for other in chosen)
         if has_more and rest > 0:
             number = item.number + NUM_VALUES
-            chosen.append(_Open(self.values, rest, self, number=number, whole=whole))
+            chosen.append(item._replace(mass=rest, look=self, number=number, whole=whole))
         return chosen
 
 
