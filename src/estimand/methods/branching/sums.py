@@ -19,6 +19,7 @@ from estimand.trust import (
     OutputEstimate,
     Status,
     check_goal,
+    most_severe,
     no_mass,
     pooled,
     rule_of_three,
@@ -31,6 +32,8 @@ from estimand.trust import (
 # Weights that are too few say too little of a branch, and seldom too much: by Markov's inequality a
 # tenfold at most once in ten times.
 UNDERRATED = 10.0
+# Branches that are named where several cannot be trusted.
+MAX_REPORTED = 3
 # For methods that are not asked for an error.
 USUAL = Goal(0.01)
 
@@ -141,7 +144,7 @@ def _summed(
         *_weak(total, branches, number),
     ]
     limit = thresholds.MATTERS * allowed_error(total, goal)
-    findings = [doubt.finding for doubt in doubts if not doubt.bound <= limit]
+    findings = _reported([doubt for doubt in doubts if not doubt.bound <= limit])
     missed = math.fsum(doubt.bound for doubt in doubts if doubt.is_missing and doubt.bound <= limit)
     total = total._replace(standard_error=math.hypot(total.standard_error, missed / 2))
     if goal is not None:
@@ -181,6 +184,16 @@ class Doubt(NamedTuple):
     bound: float
     finding: Finding
     is_missing: bool
+
+
+def _reported(doubts: list[Doubt]) -> list[Finding]:
+    """The findings of the largest doubts, and one for all others."""
+    largest = sorted(doubts, key=lambda doubt: -doubt.bound)
+    findings = [doubt.finding for doubt in largest[:MAX_REPORTED]]
+    if others := [doubt.finding for doubt in largest[MAX_REPORTED:]]:
+        detail = f"and in {len(others)} more branches"
+        findings.append(Finding(most_severe(others), None, detail, "branches"))
+    return findings
 
 
 def _unexplored(
