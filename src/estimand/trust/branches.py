@@ -246,6 +246,8 @@ class _Piece(NamedTuple):
 
     @classmethod
     def of(cls, output: OutputEstimate, share: float, variance_of_z2: float) -> _Piece:
+        """An error of Z2 that is not known counts as all of it; findings say that it is not."""
+        variance_of_z2 = min(variance_of_z2, 1.0)
         return cls(
             share=float(share),
             value=output.value,
@@ -314,7 +316,11 @@ def pooled_evidence(
         return next((piece for piece in pieces if piece is not None), None)
     log_z = np.asarray([coefficient + float(piece.log_z) for piece, coefficient in found])
     shares = shares_of(log_z)
-    variances = [Variance.of(share, piece) for share, (piece, _) in zip(shares, found, strict=True)]
+    variances = [
+        Variance.of(share, piece)
+        for share, (piece, _) in zip(shares, found, strict=True)
+        if share > 0
+    ]
     sizes = [np.size(piece.log_weights) for piece, _ in found]
     order = interleaved(sizes)
     log_weights = np.concatenate(

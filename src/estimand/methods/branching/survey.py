@@ -157,14 +157,18 @@ class _Survey:
         """All runs of all branches."""
         self._find()
         for number in range(len(self.branches)):
-            left = len(self.branches) - number
-            self._run_branch(self._first_step(number, 2 * left))
+            step = self._first_step(number, 2 * (len(self.branches) - number))
+            if step is None:
+                self._close(number)
+                break
+            self._run_branch(step)
         while (step := self._next_step()) is not None:
             self._run_branch(step)
 
     def known(self) -> Run:
         """What the branches say that were run so far."""
         estimates = [branch.estimate() for branch in self.ran]
+        # Where a run ends early, some of those to begin with were not run.
         not_run = math.fsum(branch.leaf.mass for branch in self.branches if not branch.runs)
         outputs = summed(estimates, self.mass_left + not_run, self.goal)
         return Run(outputs, *self.cost, notes=self._notes(), branches=tuple(estimates))
@@ -202,6 +206,11 @@ class _Survey:
         self.method.check(density)
         self.branches.append(Branch(leaf, density))
 
+    def _close(self, number: int) -> None:
+        """Branches from this one on are not run: there is nothing left to run them with."""
+        self.waiting = [branch.leaf for branch in self.branches[number:]] + self.waiting
+        del self.branches[number:]
+
     def _open_next(self, estimates: list[BranchEstimate]) -> bool:
         """Opens the branch of the most promise; False if there is none."""
 
@@ -223,14 +232,20 @@ class _Survey:
 
     # --- running one ---
 
-    def _first_step(self, number: int, share: int) -> _Step:
-        """A small run, at a share of what is left; what the program needs at the least."""
+    def _first_step(self, number: int, share: int) -> _Step | None:
+        """A small run, at a share of what is left; None if what it needs is more than that.
+
+        The first branch of all is run in any case.
+        """
         if not isinstance(self.method, GoalMethod):
             return _Step(number, math.nan, 0)
         density = self.branches[number].density
-        left = self.method.max_evaluations - self.cost.spent
-        enough = min(self.method.enough_evaluations(density), self.method.max_evaluations)
-        budget = max(left // share, enough, self.method.least_evaluations(density))
+        enough = self.method.enough_evaluations(density)
+        if enough > self.method.max_evaluations:
+            enough = self.method.least_evaluations(density)
+        if number > 0 and enough > self._left:
+            return None
+        budget = max(int(self._left) // share, enough)
         return _Step(number, max(self.method.relative_error, FIRST_ERROR), budget)
 
     def _run_branch(self, step: _Step) -> None:
@@ -277,11 +292,7 @@ class _Survey:
         self, rng_key: jax.Array, density: Density, run: Run, runtime: Runtime
     ) -> Run:
         """The run with Z2 where its route gave E[f] alone."""
-        lacking = [
-            output
-            for output in run.outputs
-            if math.isfinite(output.standard_error) and output.parts.normaliser is None
-        ]
+        lacking = [output for output in run.outputs if _lacks_evidence(output)]
         if not lacking:
             return run
         if not isinstance(self.method, GoalMethod):
@@ -297,7 +308,7 @@ class _Survey:
             output._replace(parts=Parts(normaliser=evidence), covariance=0.0).with_findings(
                 check_evidence(evidence, "Z2")
             )
-            if output in lacking
+            if _lacks_evidence(output)
             else output
             for output in run.outputs
         )
@@ -314,7 +325,10 @@ class _Survey:
         estimates = [branch.estimate() for branch in self.branches]
         outputs = summed(estimates, self.mass_left, self.goal)
         if self._is_worth_a_search(estimates, outputs) and self._open_next(estimates):
-            return self._first_step(len(self.branches) - 1, 4)
+            number = len(self.branches) - 1
+            if (step := self._first_step(number, 4)) is not None:
+                return step
+            self._close(number)
         if not isinstance(self.method, GoalMethod):
             return None
         return self._repair(estimates, outputs) or self._more_precise(estimates, outputs)
@@ -323,8 +337,7 @@ class _Survey:
         self, estimates: list[BranchEstimate], outputs: tuple[OutputEstimate, ...]
     ) -> bool:
         """Whether what is left of the branches could matter, and another one can be paid."""
-        is_over = len(self.branches) >= MAX_BRANCHES or self._left <= 0
-        if self.mass_left <= 0 or is_over:
+        if self.mass_left <= 0 or len(self.branches) >= MAX_BRANCHES:
             return False
         for number, output in enumerate(outputs):
             if not has_z2(output) or not math.isfinite(output.standard_error):
@@ -408,6 +421,10 @@ class _Survey:
         if budget < max(least, usual // 2):
             return None
         return _Step(number, relative, budget)
+
+
+def _lacks_evidence(output: OutputEstimate) -> bool:
+    return math.isfinite(output.standard_error) and output.parts.normaliser is None
 
 
 def _judged(output: OutputEstimate, density: Density, number: int) -> OutputEstimate:

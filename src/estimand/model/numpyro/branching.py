@@ -138,7 +138,7 @@ class BranchingExpectation(Expectation):
         raise ProgramError(
             f"program {self.name!r} branches at site {self.first[0][0]!r}, and a program with "
             "branches has no single density: estimate it with estimate_expectation, or take one of "
-            "its branches, such as expectation.branch(" + f"{dict(self.first)})."
+            f"its branches, such as expectation.branch({dict(self.first)})."
         )
 
     def tree(self) -> Tree:
@@ -248,14 +248,13 @@ class Tree:
                 mass is worth, compared with that of others.
         """
 
-        def key(item: _Open) -> float:
-            return math.log(item.mass) + log_promise(item.values)
+        def key(number: int) -> float:
+            return math.log(self._open[number].mass) + log_promise(self._open[number].values)
 
         for _ in range(MAX_CHOICES):
             if not self._open:
                 return None
-            best = max(self._open, key=key)
-            self._open.remove(best)
+            best = self._open.pop(max(range(len(self._open)), key=key))
             look = best.look
             if look is None or best.number == 0:
                 look = _Look(self._program, self._data, best.values, best.look)
