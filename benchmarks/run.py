@@ -22,7 +22,7 @@ from benchmarks import (
     wide,
 )
 from benchmarks.measure import write_record
-from benchmarks.peers import sweep
+from benchmarks.peers import branches, sweep
 
 BENCHMARKS = {
     "accuracy": accuracy.main,
@@ -33,6 +33,7 @@ BENCHMARKS = {
     "wide": wide.main,
     "events": events.main,
     "peers": sweep.main,
+    "branches": branches.main,
     "missed_modes": missed_modes.main,
     "cold_start": cold_start.main,
     "people": people.main,

@@ -13,11 +13,12 @@ import pytest
 from numpyro import handlers
 from numpyro.infer.util import potential_energy
 
-from benchmarks.peers import numpyro_nuts, prior, summary, sweep
+from benchmarks.peers import branches, numpyro_nuts, prior, summary, sweep
 from benchmarks.peers.density import Density, plain
 from benchmarks.peers.problems import ALL
 from benchmarks.peers.protocol import log_mean_exp, ratio
 from benchmarks.peers.table import MODULES, PROBLEMS
+from problems.branching import BRANCHING_PROBLEMS
 from tests import stats
 
 PACKAGE = Path(__file__).parents[1] / "benchmarks" / "peers"
@@ -130,6 +131,23 @@ def test_peers_of_the_extra(package: str, peer: str, seed: int) -> None:
     outcome = module.PEERS[peer].prepare(problem)(sizes[package], seed)
     assert outcome.cost > 1_000
     assert 0.3 < outcome.value / problem.value < 3
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("relaxed_ranks")
+def test_peers_for_programs_that_branch(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """They find both branches of NumPyro's own example, and count what they spend."""
+    monkeypatch.setattr(branches, "NUM_WARMUP", 100)
+    monkeypatch.setattr(branches, "NUM_SEARCHES", 20)
+    problem = BRANCHING_PROBLEMS["two_models"]
+    for shares, outputs, cost in (
+        branches._dcc(problem, seed, 300),
+        branches.sdvi(problem, seed, 30_000),
+    ):
+        assert sum(shares) == pytest.approx(1)
+        assert outputs["first"] == pytest.approx(shares[0])
+        assert 0.3 < shares[0] < 0.8
+        assert 2 * (3 * 300 + 300) <= cost <= 30_000
 
 
 def test_ratio_of_evidences() -> None:

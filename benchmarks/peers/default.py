@@ -18,6 +18,15 @@ def _prepare(problem, method):
     return run
 
 
+def sum_over_branches(problem, seed):
+    """Probabilities of the branches of a program, its outputs, and what they cost."""
+    program = ep.expectation(problem.model)(*problem.args)
+    result = ep.estimate_expectation(program, rng_key=seed, throw=False)
+    found = {tuple(branch.values.items()): branch.probability for branch in result.branches}
+    shares = [found.get(values, 0.0) for values in problem.probabilities]
+    return shares, dict(result.value), result.cost
+
+
 def _peer(title, method=None):
     return Peer(
         title=title,

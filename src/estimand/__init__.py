@@ -39,7 +39,7 @@ from estimand.methods import (
     SelfNormalised,
 )
 from estimand.model import Expectation, ExpectationProgram, ProgramError, expect, expectation
-from estimand.record import MergeError, RecordError
+from estimand.record import Branch, MergeError, RecordError
 from estimand.runtime import CheckpointError
 from estimand.sampling import geometric, linear
 from estimand.target import event
@@ -57,6 +57,7 @@ __all__ = [
     "AdaptiveIS",
     "AnIS",
     "Auto",
+    "Branch",
     "BridgeSampling",
     "CheckpointError",
     "Density",

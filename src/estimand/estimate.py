@@ -19,8 +19,16 @@ import numpy as np
 from estimand import record as records
 from estimand.density import Density
 from estimand.estimators import Estimator
-from estimand.methods import Auto, Method, interrupted
-from estimand.model import PARTS, Bound, ExpectationProgram, ProgramError, bind
+from estimand.methods import Auto, Method, Run, estimate_branches, interrupted
+from estimand.model import (
+    PARTS,
+    Bound,
+    BranchingExpectation,
+    ExpectationProgram,
+    Output,
+    ProgramError,
+    bind,
+)
 from estimand.record import Contents, Provenance, Question, Record
 from estimand.runtime import (
     CompilationClock,
@@ -45,6 +53,8 @@ from estimand.view import Diagnosis, Summary, diagnose, estimate_text, summarise
 if TYPE_CHECKING:
     from xarray import DataTree
 
+# Branches that are printed with an estimate; the summary has more.
+MAX_PRINTED = 4
 # The names that `samples` takes for each density.
 _DRAWN = {"posterior": "gamma2"} | {name: name for name in PARTS}
 
@@ -100,9 +110,17 @@ class Estimate(Record):
         seconds = f"{self.compile_seconds:.2f} s compiling, {self.run_seconds:.2f} s running"
         lines.append(f"  {cost}; {seconds}")
         lines.extend(f"  {note}" for note in self.run.notes)
+        lines.extend(f"  {line}" for line in self._branch_lines())
         lines.extend(f"  {line}" for line in self._finding_lines())
         lines.append(f"  {self.status.value}")
         return "\n".join(lines)
+
+    def _branch_lines(self) -> Iterator[str]:
+        for branch in self.branches[:MAX_PRINTED]:
+            number = f"{branch.probability:.6g} ± {branch.probability_error:.2g}"
+            yield f"branch {branch.text}: probability {number}"
+        if len(self.branches) > MAX_PRINTED:
+            yield f"and {len(self.branches) - MAX_PRINTED} more branches, in summary()"
 
     def _finding_lines(self) -> Iterator[str]:
         for label, findings in zip(self.output.labels, self.findings, strict=True):
@@ -452,10 +470,16 @@ class _Maker:
         runtime = LocalRuntime(journal=book, listener=teller, interruption=self.interruption)
         compilations = CompilationClock(self.interruption.check, teller.compiling)
         with cache_on_disk(), compilations as clock, _explained(expectation.name):
-            density = Density.of(expectation)
-            method.check(density)
+            density = None
+            if not isinstance(expectation, BranchingExpectation):
+                density = Density.of(expectation)
+                method.check(density)
             try:
-                run = method.run(key, density, runtime)
+                if isinstance(expectation, BranchingExpectation):
+                    run = estimate_branches(key, expectation, method, runtime)
+                else:
+                    assert density is not None
+                    run = method.run(key, density, runtime)
             except KeyboardInterrupt:
                 if runtime.offered is None or not takes_offers:
                     raise
@@ -463,7 +487,8 @@ class _Maker:
                 run = interrupted(runtime.offered(), time.perf_counter() - started)
             # What is known now is returned, even if Ctrl-C is pressed again.
             clock.between = None
-            run = run._replace(outputs=checked(run.outputs, density))
+            if density is not None:
+                run = run._replace(outputs=checked(run.outputs, density))
         if this_precision() == "single":
             run = run.with_notes("computed in single precision")
         if (note := _shapes_note(expectation)) and clock.num_compilations:
@@ -472,7 +497,7 @@ class _Maker:
         return Estimate(
             program=expectation.name,
             method=repr(method),
-            output=expectation.output,
+            output=_joint_output(expectation.output, run),
             run=run,
             compile_seconds=clock.seconds,
             run_seconds=time.perf_counter() - started - clock.seconds,
@@ -480,6 +505,14 @@ class _Maker:
             density=density,
             question=self.question,
         )
+
+
+def _joint_output(output: Output, run: Run) -> Output:
+    """The structure of the return value; an indicator must be one in every branch."""
+    flags = [branch.density.model.output.is_indicator for branch in run.branches]
+    if not flags:
+        return output
+    return dataclasses.replace(output, is_indicator=tuple(map(all, zip(*flags, strict=True))))
 
 
 @contextlib.contextmanager
@@ -582,7 +615,7 @@ def _compact(estimate: Estimate) -> Estimate:
     outputs = records.with_parts(estimate.outputs, contents.parts)
     return dataclasses.replace(
         estimate,
-        run=estimate.run._replace(outputs=outputs),
+        run=records.without_draws(estimate.run)._replace(outputs=outputs),
         density=None,
         contents=contents,
     )

@@ -23,6 +23,7 @@ OWN = [
     "plot_weights",
     "plot_cost",
     "plot_temperatures",
+    "plot_branches",
 ]
 
 

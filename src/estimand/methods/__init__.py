@@ -2,6 +2,7 @@
 
 from estimand.methods.adaptive import AdaptiveIS
 from estimand.methods.auto import Auto
+from estimand.methods.branching import estimate_branches
 from estimand.methods.posterior_bridge import PosteriorBridge
 from estimand.methods.posterior_mcmc import PosteriorMCMC
 from estimand.methods.protocol import Cost, Method, Run, interrupted
@@ -19,5 +20,6 @@ __all__ = [
     "PosteriorMCMC",
     "Run",
     "SelfNormalised",
+    "estimate_branches",
     "interrupted",
 ]

@@ -115,22 +115,38 @@ class Auto(Settings):
             )
         require_budget("Auto", self.max_evaluations, least_evaluations(density))
 
+    def least_evaluations(self, density: Density) -> int:
+        """What the smallest possible run costs."""
+        return least_evaluations(density)
+
+    def enough_evaluations(self, density: Density) -> int:
+        """The budget from which on the first route is the one that suits the program."""
+        if density.dimension and _prefers_posterior(density) and not density.layout.has_discrete:
+            return MIN_POSTERIOR_BUDGET
+        return least_evaluations(density)
+
     def run(self, rng_key: jax.Array, density: Density, runtime: Runtime) -> Run:
         budget = Budget(self.max_evaluations, self.max_seconds, runtime.clock())
-        limited = runtime.until(budget.started + self.max_seconds)
-        journey = Journey(self, rng_key, density, limited, budget.started)
+        run = self.run_within(rng_key, density, runtime)
+        return budget.with_overruns(run, runtime, "a route that has begun")
+
+    def run_within(self, rng_key: jax.Array, density: Density, runtime: Runtime) -> Run:
+        """As `run`, for whoever accounts for budget and time."""
+        started = runtime.clock()
+        limited = runtime.until(started + self.max_seconds)
+        journey = Journey(self, rng_key, density, limited, started)
         try:
             for route in ROUTES:
                 if route.applies(journey):
                     journey = route.follow(journey)
                     limited.offer(journey.finished)
-            run = journey.finished()
+            return journey.finished()
         except OutOfTimeError:
-            assert limited.offered is not None
+            if limited.offered is None:
+                raise
             detail = f"the time limit of {self.max_seconds:g} s was reached before all routes"
             finding = Finding(Status.interrupted, None, detail, "time")
-            run = limited.offered().with_finding(finding)
-        return budget.with_overruns(run, runtime, "a route that has begun")
+            return limited.offered().with_finding(finding)
 
 
 def least_evaluations(density: Density) -> int:

@@ -14,7 +14,15 @@ from estimand.density import GRADIENT_COST, Density, to_plain_coordinates
 from estimand.model import PLAIN
 from estimand.runtime import Runtime
 from estimand.sampling import in_chunks
-from estimand.trust import Evidence, Finding, OutputEstimate, Parts, Status
+from estimand.trust import (
+    BranchEstimate,
+    Evidence,
+    Finding,
+    Goal,
+    OutputEstimate,
+    Parts,
+    Status,
+)
 
 
 class Cost(NamedTuple):
@@ -36,12 +44,16 @@ class Cost(NamedTuple):
 
 
 class Run(NamedTuple):
-    """A method's estimates of all outputs, and what they cost."""
+    """A method's estimates of all outputs, and what they cost.
+
+    `branches` are those of a program that branches.
+    """
 
     outputs: tuple[OutputEstimate, ...]
     num_evaluations: int
     num_gradients: int
     notes: tuple[str, ...] = ()
+    branches: tuple[BranchEstimate, ...] = ()
 
     @property
     def cost(self) -> Cost:
@@ -68,6 +80,28 @@ class Method(Protocol):
         """Raises, before any work, if the method cannot take this program."""
 
     def run(self, rng_key: jax.Array, density: Density, runtime: Runtime) -> Run: ...
+
+
+@runtime_checkable
+class GoalMethod(Method, Protocol):
+    """A method that goes on until an error is reached, within a budget and a time."""
+
+    relative_error: float
+    absolute_error: float
+    max_evaluations: int
+    max_seconds: float
+
+    @property
+    def goal(self) -> Goal: ...
+
+    def least_evaluations(self, density: Density) -> int:
+        """What the smallest possible run costs."""
+
+    def enough_evaluations(self, density: Density) -> int:
+        """The budget from which on it can do what suits the program."""
+
+    def run_within(self, rng_key: jax.Array, density: Density, runtime: Runtime) -> Run:
+        """As `run`, for whoever accounts for budget and time."""
 
 
 def in_plain_coordinates(

@@ -12,6 +12,7 @@ from estimand.plots.convergence import plot_convergence
 from estimand.plots.weights import plot_weights
 from estimand.plots.cost import plot_cost
 from estimand.plots.temperatures import plot_temperatures
+from estimand.plots.branches import plot_branches
 
 # isort: on
 from estimand.plots.registry import Panels, RegisteredPlot, plot, registered_plots, unregister
@@ -20,6 +21,7 @@ __all__ = [
     "Panels",
     "RegisteredPlot",
     "plot",
+    "plot_branches",
     "plot_convergence",
     "plot_cost",
     "plot_origin",

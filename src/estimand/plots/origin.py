@@ -118,7 +118,9 @@ def _chosen(sites: str | Sequence[str] | None, known: list[str]) -> list[str]:
 
 def _points(draws: KeptDraws, names: list[str], num_samples: int) -> _Points:
     columns = by_coordinate(draws)
-    points = np.stack([columns[name] for name in names], axis=1)
+    # In a program that branches, a density may have no mass where a site is.
+    absent = np.full(draws.log_weights.size, np.nan)
+    points = np.stack([columns.get(name, absent) for name in names], axis=1)
     chosen = resample(draws.log_weights, num_samples, np.random.default_rng(0))
     return _Points(draws.name, points, draws.weights, points[chosen])
 
@@ -163,14 +165,20 @@ def _corner_cell(
 
 def _histograms(ax: Axes, densities: list[_Points], column: int) -> None:
     everything = np.concatenate([points.equal[:, column] for points in densities])
+    everything = everything[np.isfinite(everything)]
+    if not everything.size:
+        return
     low, high = np.quantile(everything, [0.001, 0.999])
     if not high > low:
         low, high = low - 0.5, high + 0.5
     edges = np.linspace(low, high, NUM_BINS + 1)
     for points in densities:
         style = DENSITIES[points.name]
+        is_there = np.isfinite(points.weighted[:, column])
+        if not is_there.any():
+            continue
         heights, _ = np.histogram(
-            points.weighted[:, column], edges, weights=points.weights, density=True
+            points.weighted[is_there, column], edges, weights=points.weights[is_there], density=True
         )
         ax.stairs(heights, edges, fill=True, color=style.colour, alpha=0.35)
         ax.stairs(heights, edges, color=style.colour, label=style.label)

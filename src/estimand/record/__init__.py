@@ -1,5 +1,6 @@
 """What is kept of an estimation: the record, storage, merging, provenance, export."""
 
+from estimand.record.branches import Branch, without_draws
 from estimand.record.draws import KeptDraws, resample
 from estimand.record.export import to_datatree, to_dict
 from estimand.record.merge import MergeError, merge
@@ -19,6 +20,7 @@ from estimand.record.storage import RecordError, is_record, load, save, write_at
 
 __all__ = [
     "CONSTANT_NAMES",
+    "Branch",
     "Contents",
     "KeptDraws",
     "MergeError",
@@ -45,5 +47,6 @@ __all__ = [
     "to_datatree",
     "to_dict",
     "with_parts",
+    "without_draws",
     "write_atomically",
 ]

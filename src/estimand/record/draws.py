@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import jax
@@ -89,13 +90,45 @@ def kept_draws(run: Run, density: Density) -> tuple[KeptDraws, ...]:
         rng = np.random.default_rng([PARTS.index(name), output + 1])
         thinned = thin(np.asarray(evidence.log_weights, float), count, rng)
         positions = np.asarray(evidence.positions)[thinned.indices]
-        sites, outputs = in_chunks(
-            lambda rows: _values(density.part("gamma2"), jnp.asarray(rows)), positions, _CHUNK
-        )
-        result.append(
-            KeptDraws(name, output, thinned.log_weights, np.asarray(outputs, float), sites)
-        )
+        sites, outputs = values_at(density, positions)
+        result.append(KeptDraws(name, output, thinned.log_weights, outputs, sites))
     return tuple(result)
+
+
+def values_at(density: Density, positions: np.ndarray) -> tuple[dict[str, np.ndarray], np.ndarray]:
+    """Values by site, and every output, at positions in plain coordinates."""
+    gamma = density.part("gamma2")
+    sites, outputs = in_chunks(lambda rows: _values(gamma, jnp.asarray(rows)), positions, _CHUNK)
+    return sites, np.asarray(outputs, float)
+
+
+def joined_sites(pieces: Sequence[dict[str, np.ndarray]]) -> dict[str, np.ndarray]:
+    """The values of several groups of draws, which may have different sites.
+
+    A site that a group does not have is NaN there, and one that has fewer elements is filled up
+    with NaN.
+    """
+    sizes = [len(next(iter(piece.values()), ())) for piece in pieces]
+    joined = {}
+    for name in dict.fromkeys(name for piece in pieces for name in piece):
+        known = [piece[name] for piece in pieces if name in piece]
+        if len(known) == len(pieces) and len({array.shape[1:] for array in known}) == 1:
+            joined[name] = np.concatenate(known)
+            continue
+        rank = max(array.ndim for array in known)
+        wide = [array.reshape(array.shape + (1,) * (rank - array.ndim)) for array in known]
+        axes = zip(*(array.shape[1:] for array in wide), strict=True)
+        shape: tuple[int, ...] = tuple(max(lengths) for lengths in axes)
+        filled = np.full((sum(sizes), *shape), np.nan)
+        start, arrays = 0, iter(wide)
+        for piece, size in zip(pieces, sizes, strict=True):
+            if name in piece:
+                array = next(arrays)
+                inner = [slice(end) for end in np.shape(array)[1:]]
+                filled[(slice(start, start + size), *inner)] = array
+            start += size
+        joined[name] = filled
+    return joined
 
 
 @compiled_per_model

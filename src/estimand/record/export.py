@@ -6,8 +6,10 @@ import dataclasses
 import json
 from typing import TYPE_CHECKING, Any
 
+import jax
 import numpy as np
 
+from estimand.record.branches import Branch
 from estimand.record.draws import resample
 from estimand.record.parts import SHARED
 from estimand.record.record import Record
@@ -47,6 +49,7 @@ def to_dict(record: Record) -> dict[str, Any]:
         "message": record.status.value,
         "outputs": outputs,
         "parts": parts,
+        "branches": [_plain_branch(branch) for branch in record.branches],
         "notes": list(record.run.notes),
         "num_evaluations": record.num_evaluations,
         "num_gradients": record.num_gradients,
@@ -56,6 +59,26 @@ def to_dict(record: Record) -> dict[str, Any]:
             **dataclasses.asdict(record.provenance),
             "keys": list(record.provenance.keys),
         },
+    }
+
+
+def _plain_branch(branch: Branch) -> dict[str, Any]:
+    values, errors = (
+        [number(leaf) for array in jax.tree.leaves(structure) for leaf in np.ravel(array)]
+        for structure in (branch.value, branch.standard_error)
+    )
+    return {
+        "values": branch.values,
+        "prior": number(branch.prior),
+        "log_z2": number(branch.log_z2),
+        "log_z2_error": number(branch.log_z2_error),
+        "probability": number(branch.probability),
+        "probability_error": number(branch.probability_error),
+        "value": values,
+        "standard_error": errors,
+        "status": branch.status.name,
+        "findings": [str(finding) for findings in branch.findings for finding in findings],
+        "cost": branch.cost,
     }
 
 

@@ -16,7 +16,8 @@ import numpy as np
 
 from estimand.methods import Run
 from estimand.model import PARTS
-from estimand.record.draws import MAX_DRAWS, KeptDraws, thin
+from estimand.record.branches import merged_branches
+from estimand.record.draws import MAX_DRAWS, KeptDraws, joined_sites, thin
 from estimand.record.parts import (
     DENSITY_NAMES,
     SHARED,
@@ -63,6 +64,7 @@ def merge(records: Sequence[Record]) -> dict[str, Any]:
         num_evaluations=sum(record.num_evaluations for record in records),
         num_gradients=sum(record.num_gradients for record in records),
         notes=tuple(dict.fromkeys(note for record in records for note in record.run.notes)),
+        branches=merged_branches([record.run for record in records], shares),
     )
     keys = tuple(sorted(key for record in records for key in record.provenance.keys))
     created = max(record.provenance.created for record in records)
@@ -165,8 +167,10 @@ def _merged_output(shares: np.ndarray, outputs: list[OutputEstimate]) -> OutputE
         ).with_findings([disagreement, *findings])
     pieces = (weights * errors) ** 2
     degrees = np.asarray([output.degrees for output in outputs])
+    covariances = np.asarray([output.covariance for output in outputs])
     merged = merged._replace(
         standard_error=math.sqrt(pieces.sum()),
+        covariance=float(weights**2 @ covariances),
         degrees=float(pieces.sum() ** 2 / max(np.sum(pieces**2 / degrees), 1e-300))
         if np.isfinite(degrees).any()
         else math.inf,
@@ -297,8 +301,8 @@ def _merged_draws(shares: np.ndarray, records: Sequence[Record]) -> tuple[KeptDr
         rng = np.random.default_rng([len(records), PARTS.index(name), number + 1])
         thinned = thin(joined - joined.max(), MAX_DRAWS, rng)
         sites = {
-            site: np.concatenate([draws.sites[site] for draws in pieces])[thinned.indices]
-            for site in pieces[0].sites
+            site: values[thinned.indices]
+            for site, values in joined_sites([draws.sites for draws in pieces]).items()
         }
         outputs = np.concatenate([draws.outputs for draws in pieces])[thinned.indices]
         result.append(KeptDraws(name, number, thinned.log_weights, outputs, sites))

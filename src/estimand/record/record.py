@@ -20,6 +20,7 @@ import numpy as np
 from estimand.density import Density
 from estimand.methods import Run
 from estimand.model import Output
+from estimand.record.branches import Branch, branch_draws, branches_of
 from estimand.record.draws import KeptDraws, kept_draws
 from estimand.record.parts import PartSummary, find_part, summarise, used_evidence
 from estimand.record.provenance import Provenance
@@ -185,10 +186,18 @@ class Record:
         """Weighted draws of every density for which the method keeps them."""
         if self.contents is not None:
             return self.contents.draws
+        if self.run.branches:
+            with in_precision(self.precision):
+                return branch_draws(self.run)
         if self.density is None:
             return ()
         with in_precision(self.precision):
             return kept_draws(self.run, self.density)
+
+    @functools.cached_property
+    def branches(self) -> tuple[Branch, ...]:
+        """The branches of a program that branches, the most probable first; empty for others."""
+        return branches_of(self.run, self.output)
 
     @functools.cached_property
     def paths(self) -> tuple[Settling, ...]:

@@ -29,7 +29,7 @@ from estimand.record.parts import PART_FIELDS, PartSummary, with_parts
 from estimand.record.provenance import Provenance
 from estimand.record.record import Contents, Record
 from estimand.record.settling import Settling
-from estimand.trust import EffectiveSizes, Finding, OutputEstimate, Status
+from estimand.trust import BranchEstimate, EffectiveSizes, Finding, OutputEstimate, Status
 
 MAGIC = "estimand-record"
 VERSION = 2
@@ -159,6 +159,7 @@ _OUTPUT_FIELDS = (
     "is_log_scale",
     "upper_bound",
     "route",
+    "covariance",
 )
 
 
@@ -191,6 +192,18 @@ def plain_output(output: OutputEstimate) -> dict[str, Any]:
             {name: plain(value) for name, value in finding._asdict().items()}
             for finding in output.findings
         ],
+    }
+
+
+def plain_branch(branch: BranchEstimate) -> dict[str, Any]:
+    """A branch without its draws, as JSON has it."""
+    return {
+        "values": [list(pair) for pair in branch.values],
+        "prior": number(branch.mass),
+        "log_z2": number(branch.log_z2),
+        "relative_variance": number(branch.relative_variance),
+        "cost": branch.cost,
+        "outputs": [plain_output(output) for output in branch.outputs],
     }
 
 
@@ -232,6 +245,7 @@ def _encode(record: Record) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
         "parts": [plain_part(part) for part in record.parts],
         "draws": draws,
         "num_paths": len(record.paths),
+        "branches": [plain_branch(branch) for branch in record.run.branches],
     }
     return content, arrays
 
@@ -268,6 +282,7 @@ def _decode(content: dict[str, Any], arrays: dict[str, np.ndarray]) -> dict[str,
             num_evaluations=content["num_evaluations"],
             num_gradients=content["num_gradients"],
             notes=tuple(content["notes"]),
+            branches=tuple(map(_decode_branch, content.get("branches", ()))),
         ),
         "compile_seconds": float(content["compile_seconds"]),
         "run_seconds": float(content["run_seconds"]),
@@ -288,9 +303,20 @@ def _decode_part(item: dict[str, Any], arrays: dict[str, np.ndarray], index: int
     return PartSummary(**fields)
 
 
+def _decode_branch(item: dict[str, Any]) -> BranchEstimate:
+    return BranchEstimate(
+        values=tuple((name, int(value)) for name, value in item["values"]),
+        mass=float(item["prior"]),
+        log_z2=float(item["log_z2"]),
+        relative_variance=float(item["relative_variance"]),
+        outputs=tuple(map(_decode_output, item["outputs"])),
+        cost=int(item["cost"]),
+    )
+
+
 def _decode_output(item: dict[str, Any]) -> OutputEstimate:
     return OutputEstimate(
-        **{name: _typed(name, item[name]) for name in _OUTPUT_FIELDS},
+        **{name: _typed(name, item[name]) for name in _OUTPUT_FIELDS if name in item},
         ess=EffectiveSizes(**{name: float(size) for name, size in item["ess"].items()}),
         findings=tuple(
             Finding(**{**finding, "status": Status[finding["status"]]})

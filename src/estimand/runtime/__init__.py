@@ -6,7 +6,7 @@ from estimand.runtime.compilation import CompilationClock
 from estimand.runtime.compiler import warn_of_wrong_code
 from estimand.runtime.interruption import Interruption
 from estimand.runtime.journal import CheckpointError, Journal
-from estimand.runtime.kept import NUM_KEPT_MODELS, compiled_per_model
+from estimand.runtime.kept import NUM_KEPT_MODELS, compiled_per_model, quick_compilation
 from estimand.runtime.precision import (
     PRECISIONS,
     in_precision,
@@ -35,6 +35,7 @@ __all__ = [
     "compiled_per_model",
     "in_precision",
     "journal",
+    "quick_compilation",
     "require_precision",
     "run_task",
     "this_precision",

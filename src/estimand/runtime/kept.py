@@ -107,13 +107,23 @@ def _compiled(
         while len(_kept) > NUM_KEPT_MODELS:
             _kept.popitem(last=False)
         if function not in functions:
-            is_default = optimisation is None or jax.default_backend() != "cpu"
-            options = None if is_default else {_OPTIMISATION: optimisation, **_PLAIN_FUSIONS}
             compiled = jax.jit(
-                _copy(function), static_argnums=static_argnums, compiler_options=options
+                _copy(function),
+                static_argnums=static_argnums,
+                compiler_options=_options(optimisation),
             )
             functions[function] = _Compiled(compiled)
         return functions[function]
+
+
+def _options(optimisation: int | None) -> dict[str, Any] | None:
+    is_default = optimisation is None or jax.default_backend() != "cpu"
+    return None if is_default else {_OPTIMISATION: optimisation, **_PLAIN_FUSIONS}
+
+
+def quick_compilation() -> dict[str, Any] | None:
+    """Compiler options for code that runs once or twice."""
+    return _options(0)
 
 
 def _copy(function: Callable) -> Callable:

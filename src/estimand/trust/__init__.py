@@ -1,6 +1,16 @@
 """What a number stands on, and whether that is enough: evidence, outputs, findings, checks."""
 
 from estimand.trust import thresholds
+from estimand.trust.branches import (
+    BranchEstimate,
+    Probability,
+    errors_of_pieces,
+    merged_branch,
+    pooled,
+    probabilities,
+    share_of_rest,
+    shares_of,
+)
 from estimand.trust.checks import (
     CHECKS,
     UNMET,
@@ -45,6 +55,7 @@ __all__ = [
     "CHECKS",
     "PART_NAMES",
     "UNMET",
+    "BranchEstimate",
     "Check",
     "EffectiveSizes",
     "Evidence",
@@ -52,6 +63,7 @@ __all__ = [
     "Goal",
     "OutputEstimate",
     "Parts",
+    "Probability",
     "Ratio",
     "Status",
     "Trace",
@@ -68,13 +80,19 @@ __all__ = [
     "check_tail",
     "checked",
     "combine",
+    "errors_of_pieces",
     "evidence_from_weights",
     "from_ratio",
     "is_material",
     "joint_errors",
+    "merged_branch",
     "most_severe",
     "no_mass",
+    "pooled",
+    "probabilities",
     "rule_of_three",
+    "share_of_rest",
+    "shares_of",
     "thresholds",
     "unmet",
     "without_value",

@@ -118,7 +118,8 @@ class OutputEstimate(NamedTuple):
     `degrees` are those of Student's t where the error comes from few replicates; `magnitude` is
     E|f|; `upper_bound` bounds an indicator that no draw has met. With `is_log_scale` the interval
     is that of the logarithm. `route` says how it was obtained, where a method has several ways.
-    The status is the most severe of the findings.
+    `covariance` is that of the value with log Z2, NaN where it is not known. The status is the most
+    severe of the findings.
     """
 
     value: float
@@ -131,6 +132,7 @@ class OutputEstimate(NamedTuple):
     parts: Parts = Parts()
     route: str = ""
     findings: tuple[Finding, ...] = ()
+    covariance: float = math.nan
 
     @property
     def status(self) -> Status:
@@ -163,7 +165,8 @@ class OutputEstimate(NamedTuple):
 class Ratio(NamedTuple):
     """(Z1⁺ − Z1⁻) / Z2 with its error and E|f|, all relative to e^log_scale.
 
-    The scale is the larger of Z1±/Z2, so that no scale of f overflows.
+    The scale is the larger of Z1±/Z2, so that no scale of f overflows. `covariance` is that of the
+    ratio with log Z2.
     """
 
     log_scale: float
@@ -171,6 +174,7 @@ class Ratio(NamedTuple):
     standard_error: float
     magnitude: float
     degrees: float = math.inf
+    covariance: float = math.nan
 
 
 def without_value(
@@ -221,6 +225,7 @@ def from_ratio(
         is_log_scale=is_one_sided,
         ess=ess,
         parts=parts,
+        covariance=float(ratio.covariance * scale),
     )
 
 
@@ -264,7 +269,7 @@ def _independent_ratio(parts: Parts) -> Ratio:
     sizes = {"plus": math.exp(log_plus - log_top), "minus": math.exp(log_minus - log_top)}
     difference = sizes["plus"] - sizes["minus"]
     variances = [
-        _Variance.of(size, getattr(parts, field))
+        Variance.of(size, getattr(parts, field))
         for field, size in (("normaliser", difference), *sizes.items())
         if math.isfinite(parts.log_z(field))
     ]
@@ -273,24 +278,25 @@ def _independent_ratio(parts: Parts) -> Ratio:
         value=difference,
         standard_error=math.sqrt(sum(item.variance for item in variances)),
         magnitude=sum(sizes.values()),
-        degrees=_joint_degrees(variances),
+        degrees=joint_degrees(variances),
+        covariance=-difference * float(parts.normaliser.relative_variance),
     )
 
 
-class _Variance(NamedTuple):
-    """What a part adds to the variance, and the degrees of freedom of that."""
+class Variance(NamedTuple):
+    """What a part adds to a variance, and the degrees of freedom of that."""
 
     variance: float
     degrees: float
 
     @classmethod
-    def of(cls, size: float, part: Evidence) -> _Variance:
+    def of(cls, size: float, part: Evidence) -> Variance:
         relative = float(part.relative_variance)
         variance = size**2 * relative if math.isfinite(relative) else math.inf
         return cls(variance, float(part.degrees))
 
 
-def _joint_degrees(variances: list[_Variance]) -> float:
+def joint_degrees(variances: list[Variance]) -> float:
     """Degrees of freedom of a sum of variances that have their own (Satterthwaite)."""
     total = sum(item.variance for item in variances)
     weighted = sum(item.variance**2 / item.degrees for item in variances)

@@ -7,9 +7,15 @@ import math
 import sys
 from typing import Any, NamedTuple
 
+import jax
+import numpy as np
+
 from estimand.record import Record
 from estimand.trust import OutputEstimate, Status
 from estimand.view.diagnosis import Diagnosis, PartDiagnosis, PlainSampling, percent
+
+# Branches that have a row, and outputs that have a column, in the table of branches.
+MAX_BRANCHES, MAX_BRANCH_OUTPUTS = 20, 4
 
 
 class Table(NamedTuple):
@@ -128,6 +134,8 @@ def summarise(record: Record, diagnoses: tuple[Diagnosis, ...]) -> Summary:
     ]
     header = ("output", "estimate", "95 % interval", "relative error", "cancellation", "status")
     tables = [Table(f"E[{record.program}] by {record.method}", header, tuple(outputs))]
+    if record.branches:
+        tables.append(_branch_table(record))
     parts = tuple(
         _part_row(names[output] if len(names) > 1 else "", part)
         for output, diagnosis in enumerate(diagnoses)
@@ -168,6 +176,38 @@ def summarise(record: Record, diagnoses: tuple[Diagnosis, ...]) -> Summary:
         title = "What averaging plain posterior draws would have said"
         tables.append(Table(title, ("output", "draws", "that reach f ≠ 0", "average"), plain))
     return Summary(tables, _lines(record, names, diagnoses))
+
+
+def _branch_table(record: Record) -> Table:
+    """The most probable branches; the last row stands for all others."""
+    names = record.names[:MAX_BRANCH_OUTPUTS]
+    header = ("branch", "prior", "probability", "log Z2", *(f"E[{name}]" for name in names))
+    rows = []
+    for branch in record.branches[:MAX_BRANCHES]:
+        values, errors = (
+            np.concatenate([np.ravel(leaf) for leaf in jax.tree.leaves(structure)])
+            for structure in (branch.value, branch.standard_error)
+        )
+        numbers = [
+            f"{value:.5g} ± {error:.2g}" if math.isfinite(error) else "–"
+            for value, error in zip(values, errors, strict=True)
+        ]
+        rows.append(
+            (
+                branch.text,
+                f"{branch.prior:.4g}",
+                f"{branch.probability:.5g} ± {branch.probability_error:.2g}",
+                f"{branch.log_z2:.5g} ± {branch.log_z2_error:.2g}",
+                *numbers[:MAX_BRANCH_OUTPUTS],
+                branch.status.name,
+            )
+        )
+    if others := record.branches[MAX_BRANCHES:]:
+        prior = f"{sum(branch.prior for branch in others):.4g}"
+        probability = f"{sum(branch.probability for branch in others):.3g}"
+        empty = [""] * (len(names) + 1)
+        rows.append((f"{len(others)} others", prior, probability, *empty, ""))
+    return Table("Branches", (*header, "status"), tuple(rows))
 
 
 def _lines(record: Record, names: list[str], diagnoses: tuple[Diagnosis, ...]) -> list[str]:

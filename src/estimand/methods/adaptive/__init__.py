@@ -8,7 +8,7 @@ from estimand.methods.adaptive.draws import Part
 from estimand.methods.adaptive.from_posterior import climb_again
 from estimand.methods.adaptive.ladders import by_ladders
 from estimand.methods.adaptive.method import AdaptiveIS, parts_of, require_budget, require_goal
-from estimand.methods.adaptive.plan import Ladder, Limits
+from estimand.methods.adaptive.plan import PROBE, Ladder, Limits
 from estimand.methods.adaptive.posterior import (
     Posterior,
     averages,
@@ -17,6 +17,7 @@ from estimand.methods.adaptive.posterior import (
 )
 
 __all__ = [
+    "PROBE",
     "AdaptiveIS",
     "Ladder",
     "Limits",

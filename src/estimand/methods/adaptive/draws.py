@@ -378,6 +378,7 @@ def output_estimate(means: Means, output: int, parts: Parts | None = None) -> Ou
     relative = (plus.mean() - minus.mean()) / z2.mean()
     residuals = plus - minus - relative * z2
     error = float(residuals.std(ddof=1) / math.sqrt(residuals.size))
+    covariance = float(np.cov(residuals, z2)[0, 1]) / residuals.size
     sums = abs(relative), plus.mean(), minus.mean()
     rounded = sum(share * size for share, size in zip(rounding, sums, strict=True))
     present = [size for size, log_z in zip(sizes[1:], log_z1, strict=True) if log_z > -math.inf]
@@ -387,6 +388,7 @@ def output_estimate(means: Means, output: int, parts: Parts | None = None) -> Ou
         standard_error=math.hypot(error, rounded),
         magnitude=float(plus.mean() + minus.mean()),
         degrees=float(residuals.size - 1),
+        covariance=covariance,
     )
     ess = EffectiveSizes(z1=min(present), z2=sizes[0], plus=sizes[1], minus=sizes[2])
     return from_ratio(ratio, parts=parts, ess=ess, is_one_sided=len(present) == 1)

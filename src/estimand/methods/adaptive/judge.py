@@ -81,7 +81,8 @@ def _judge_output(
     if state.has_nan or any(has_nan(state, part) for part in own.values()):
         return estimate.with_findings([_nan_finding()])
     if estimate.findings:
-        return estimate
+        missed = [_missed_finding(GAMMA2)] if GAMMA2 in state.missed else []
+        return estimate.with_findings(missed)
     unseen = [
         state.unseen.get(part, 0.0) * _size(parts, field, estimate) for field, part in own.items()
     ]

@@ -134,6 +134,10 @@ class AdaptiveIS(Settings):
         sizes = self._sizes(density, len(parts_of(density)), MIN_SCALE * FULL_BUDGET)
         return PROBE + sizes.pilot + sizes.num_replicates * sizes.round
 
+    def enough_evaluations(self, density: Density) -> int:
+        """The budget from which on it can do what suits the program."""
+        return self.least_evaluations(density)
+
     def run(self, rng_key: jax.Array, density: Density, runtime: Runtime) -> Run:
         budget = Budget(self.max_evaluations, self.max_seconds, runtime.clock())
         run = self.run_within(rng_key, density, runtime)

@@ -1,5 +1,6 @@
 """Models stated as NumPyro programs; the only place that traces NumPyro."""
 
+from estimand.model.numpyro.branching import BranchingExpectation, Leaf, Values
 from estimand.model.numpyro.guide import SiteDistributions, guide_of, propose
 from estimand.model.numpyro.model import NumpyroModel, source_text
 from estimand.model.numpyro.program import (
@@ -11,10 +12,13 @@ from estimand.model.numpyro.program import (
 )
 
 __all__ = [
+    "BranchingExpectation",
     "Expectation",
     "ExpectationProgram",
+    "Leaf",
     "NumpyroModel",
     "SiteDistributions",
+    "Values",
     "bind",
     "expect",
     "expectation",

@@ -35,6 +35,7 @@ from estimand.model.numpyro.sharing import is_same_with_arguments, shared_key
 from estimand.model.numpyro.sites import (
     TRACING,
     Latent,
+    Marked,
     Watch,
     check_sites,
     drawing_from_prior,
@@ -340,6 +341,10 @@ def bind(
     try:
         with in_precision("double"):
             return _bind(program, args, kwargs, needs_output)
+    except Marked:
+        from estimand.model.numpyro.branching import bind_branching
+
+        return bind_branching(program, args, kwargs, needs_output)
     except TypeError:
         with contextlib.suppress(Exception), in_precision("single"):
             return _bind(program, args, kwargs, needs_output)
@@ -350,7 +355,7 @@ def _bind(
     program: ExpectationProgram, args: tuple, kwargs: dict, needs_output: bool
 ) -> Expectation:
     leaves, treedef = jax.tree.flatten((args, kwargs))
-    leaves = [_plain_column(leaf) for leaf in leaves]
+    leaves = [plain_column(leaf) for leaf in leaves]
     if any(isinstance(leaf, jax.core.Tracer) for leaf in leaves):
         raise ProgramError(
             f"the data of program {program.name!r} are traced by JAX: bind and estimate outside "
@@ -360,12 +365,8 @@ def _bind(
     asked = _Question(program, [*leaves, *held.constants], treedef, held, needs_output)
     try:
         found = asked.inspect()
-    except _CONCRETE as error:
-        raise ProgramError(
-            f"program {program.name!r} needs the value of a latent site as a Python number, and "
-            "JAX traces it without one. Use jnp.where or jax.lax.cond instead of if, and functions "
-            "of jax.numpy instead of numpy and math."
-        ) from error
+    except CONCRETE as error:
+        raise needs_value(program.name) from error
     latents, output = found.structure
     _check_missing_data(program, args, kwargs, latents)
     again = asked.inspect()
@@ -385,11 +386,21 @@ def _bind(
 
 
 # What JAX raises where Python needs the value of something traced.
-_CONCRETE = (
+CONCRETE = (
     jax.errors.ConcretizationTypeError,
     jax.errors.TracerArrayConversionError,
     jax.errors.TracerIntegerConversionError,
 )
+
+
+def needs_value(program: str) -> ProgramError:
+    """The error of a program that uses a traced value as a Python number."""
+    return ProgramError(
+        f"program {program!r} needs the value of a latent site as a Python number, and JAX traces "
+        "it without one. Use jnp.where or jax.lax.cond instead of if, and functions of jax.numpy "
+        "instead of numpy and math; or, if it is the value of a discrete site, mark that site with "
+        'infer={"branching": True}.'
+    )
 
 
 class _Inspection(NamedTuple):
@@ -475,7 +486,7 @@ def _is_array(leaf: Any) -> bool:
     return isinstance(leaf, np.ndarray | np.generic | jax.Array) and leaf.dtype.kind in "biuf"
 
 
-def _plain_column(leaf: Any) -> Any:
+def plain_column(leaf: Any) -> Any:
     """A table's column (a pandas or polars Series) as a NumPy array."""
     is_column = hasattr(leaf, "__array__") and getattr(leaf, "ndim", None) == 1
     if is_column and not isinstance(leaf, np.ndarray | np.generic | jax.Array):

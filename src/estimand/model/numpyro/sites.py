@@ -38,6 +38,16 @@ class Latent:
     """Classes of its distribution and of those that it wraps, on which its coordinates depend."""
 
 
+class Marked(Exception):  # noqa: N818 - not an error: the program is one that branches
+    """A site with ``infer={"branching": True}`` was met that has no value."""
+
+
+def is_marked(msg: dict) -> bool:
+    """Whether a message is of a latent site that Python control flow may use."""
+    is_latent = msg["type"] == "sample" and not msg["is_observed"] and msg["value"] is None
+    return is_latent and bool(msg["infer"].get("branching"))
+
+
 class Watch(Messenger):
     """A handler that refuses what no abstract trace of the sites would show afterwards."""
 
@@ -47,6 +57,8 @@ class Watch(Messenger):
         self.names: set[str] = set()
 
     def process_message(self, msg: dict) -> None:
+        if is_marked(msg):
+            raise Marked
         kind, name = msg["type"], msg.get("name")
         where = f"site {name!r} of program {self.program!r}"
         has_key = msg["kwargs"].get("rng_key") is not None if "kwargs" in msg else False
