@@ -20,6 +20,7 @@ from scipy import integrate
 
 import estimand as ep
 from estimand import plots
+from estimand.methods import auto
 from estimand.methods.auto import Journey
 from estimand.methods.protocol import Cost
 from estimand.runtime import LocalRuntime
@@ -243,3 +244,30 @@ def test_the_better_status_or_the_smaller_error_is_taken(
     before = estimate(0.2, 0.1, Status.low_ess)
     taken = journey(before).taking({0: other}, "a test").outputs[0]
     assert (taken.parts is other.parts) == is_taken
+
+
+class _WithoutMemory(NamedTuple):
+    """A route that needs more memory than there is."""
+
+    def applies(self, journey: Journey) -> bool:
+        return True
+
+    def follow(self, journey: Journey) -> Journey:
+        raise jax.errors.JaxRuntimeError("RESOURCE_EXHAUSTED: Out of memory allocating 5 bytes.")
+
+
+@pytest.mark.parametrize("is_first", [True, False])
+def test_a_route_without_memory_costs_nothing_that_is_known(
+    is_first: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def tail() -> Any:
+        return numpyro.sample("x", dist.Normal(0.0, 1.0)) > 3.0
+
+    failing, known = _WithoutMemory(), auto.ROUTES
+    monkeypatch.setattr(auto, "ROUTES", (failing, *known) if is_first else (*known, failing))
+    if is_first:
+        with pytest.raises(jax.errors.JaxRuntimeError, match="Out of memory"):
+            ep.estimate_expectation(ep.expectation(tail)())
+        return
+    result = ep.estimate_expectation(ep.expectation(tail)())
+    assert any("more memory than there is" in note for note in result.run.notes)

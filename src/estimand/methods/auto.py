@@ -138,7 +138,7 @@ class Auto(Settings):
         try:
             for route in ROUTES:
                 if route.applies(journey):
-                    journey = route.follow(journey)
+                    journey = _followed(route, journey)
                     limited.offer(journey.finished)
             return journey.finished()
         except OutOfTimeError:
@@ -147,6 +147,17 @@ class Auto(Settings):
             detail = f"the time limit of {self.max_seconds:g} s was reached before all routes"
             finding = Finding(Status.interrupted, None, detail, "time")
             return limited.offered().with_finding(finding)
+
+
+def _followed(route: Route, journey: Journey) -> Journey:
+    """The journey after a route; as before, with a note, if there was not enough memory for it."""
+    try:
+        return route.follow(journey)
+    except jax.errors.JaxRuntimeError as error:
+        if not journey.outputs or "RESOURCE_EXHAUSTED" not in str(error):
+            raise
+        note = "another route needed more memory than there is, and was given up"
+        return journey._replace(notes=(*journey.notes, note))
 
 
 def least_evaluations(density: Density) -> int:

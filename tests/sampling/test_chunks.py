@@ -1,0 +1,62 @@
+"""Work in pieces: the same numbers, however many rows are mapped over at a time."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax.extend import core
+
+from estimand.sampling import chunks, vmapped
+
+ROWS = np.random.default_rng(0).normal(size=(24, 3))
+DATA = np.linspace(-1.0, 1.0, 1000)
+
+
+def misfit(row: Any) -> dict[str, Any]:
+    residuals = DATA - row[0] - row[1] * DATA
+    return {"log": -0.5 * jnp.sum(residuals**2), "pair": (row[2], row[:2])}
+
+
+def assert_equal(one: Any, other: Any) -> None:
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-13), one, other)
+
+
+@pytest.mark.parametrize("at_a_time", [1, 3, 8, 23, 24, 1000])
+def test_rows_are_mapped_over_some_at_a_time(
+    at_a_time: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(chunks, "MAX_BYTES", at_a_time * DATA.nbytes)
+    found = jax.jit(lambda rows: vmapped(misfit, rows))(ROWS)
+    assert_equal(found, jax.vmap(misfit)(ROWS))
+
+
+def test_maps_inside_of_a_map_share_the_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(chunks, "MAX_BYTES", 8 * DATA.nbytes)
+    groups = ROWS.reshape(2, 12, 3)
+
+    def both(groups: jax.Array) -> Any:
+        return jax.vmap(lambda rows: vmapped(misfit, rows, copies=2))(groups)
+
+    assert_equal(jax.jit(both)(groups), jax.vmap(jax.vmap(misfit))(groups))
+    assert largest_array(both, groups) == 8 * DATA.nbytes
+
+
+def test_the_largest_array_stays_within_the_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(chunks, "MAX_BYTES", 6 * DATA.nbytes)
+    assert largest_array(lambda rows: vmapped(misfit, rows), ROWS) == 6 * DATA.nbytes
+    assert largest_array(lambda rows: jax.vmap(misfit)(rows), ROWS) == 24 * DATA.nbytes
+
+
+def largest_array(function: Any, rows: np.ndarray) -> int:
+    traced: core.ClosedJaxpr = jax.make_jaxpr(function)(rows)
+    return chunks._largest_bytes(traced.jaxpr)
+
+
+def test_small_rows_are_mapped_over_at_once() -> None:
+    """So that the code of models with few data has no loop in it."""
+    traced = jax.make_jaxpr(lambda rows: vmapped(misfit, rows))(ROWS)
+    assert "scan" not in str(traced)
