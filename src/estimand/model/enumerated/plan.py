@@ -1,0 +1,85 @@
+"""How one evaluation of a program is summed over its labels."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from estimand.model.enumerated.targets import Target, target_of
+from estimand.model.enumerated.trace import Start, Sum, Trace
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Plan:
+    """The sums that one evaluation needs.
+
+    `joint` is that of the density, `prior` that of the prior where the prior of a kept site depends
+    on labels; `target` averages the outputs along with the first.
+    """
+
+    trace: Trace
+    joint: Sum
+    prior: Sum | None
+    target: Target | None
+
+    @property
+    def mixed(self) -> tuple[int, ...]:
+        """The numbers of the kept sites whose prior depends on labels."""
+        priors = self.trace.results.log_priors
+        return tuple(k for k, place in enumerate(priors) if self.trace.reach(place) is not None)
+
+    @property
+    def num_runs(self) -> int:
+        """Runs of the program that one evaluation needs."""
+        sums = self.joint.layout.num_runs
+        sums += 0 if self.prior is None else self.prior.layout.num_runs
+        return sums if self.target is None else sums + self.target.num_runs
+
+    @functools.cached_property
+    def _start(self) -> Start:
+        places = [*self.joint.layout.places, *self.trace.results.log_priors]
+        return Start.of(self.trace, places if self.target is None else places + self.target.wanted)
+
+    def evaluate(
+        self, position: jax.Array, data: Sequence[Any]
+    ) -> tuple[jax.Array, jax.Array, jax.Array]:
+        """Log prior, log likelihood and outputs."""
+        trace, values = self.trace, self._start.values(self.trace, position, data)
+        if self.target is None:
+            outputs = jnp.zeros(0)
+            summed = self.joint.total(*self.joint.tables(trace, values))
+        else:
+            summed, outputs = self.target.run(trace, values)
+        if self.prior is None:
+            log_priors = [values[place] for place in trace.results.log_priors]
+            return sum(log_priors, start=jnp.zeros(())), summed.log_total, outputs
+        log_prior = self.prior.total(*self.prior.tables(trace, values)).log_total
+        is_nothing = log_prior == -jnp.inf
+        difference = summed.log_total - jnp.where(is_nothing, 0.0, log_prior)
+        return log_prior, jnp.where(is_nothing, -jnp.inf, difference), outputs
+
+    def draw(self, rng_key: jax.Array, position: jax.Array, data: Sequence[Any]) -> jax.Array:
+        """The labels drawn given a position, as the places of their values."""
+        values = self._start.values(self.trace, position, data)
+        summed = self.joint.total(*self.joint.tables(self.trace, values))
+        return self.joint.elimination.draw(rng_key, summed.rounds)
+
+
+def plan_of(trace: Trace, has_output: bool) -> Plan:
+    """The plan of a traced program.
+
+    Raises:
+        TooManyError: if a table would have too many joint values.
+    """
+    results = trace.results
+    is_mixed = any(trace.reach(place) is not None for place in results.log_priors)
+    priors = [*(results.log_priors if is_mixed else ()), results.log_prior_of_labels]
+    density = trace.layout(trace.pieces([*priors, results.log_likelihood]))
+    prior = Sum.of(trace, trace.layout(trace.pieces(priors))) if is_mixed else None
+    target = target_of(trace, density) if has_output else None
+    return Plan(trace, Sum.of(trace, density), prior, target)

@@ -1,0 +1,412 @@
+"""The mean of the return value over the labels, given the rest.
+
+It is taken in the cheapest way that is exact. Few labels are summed last, one run of the program
+for each of their joint values. Terms of sums need the joint distribution of their own labels alone.
+A function of how many labels do something needs the distribution of that number.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Sequence
+from typing import Any, NamedTuple, Protocol
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from estimand.model.enumerated.counting import Counts, count
+from estimand.model.enumerated.elimination import MAX_JOINT, Table, TooManyError, log_sum_exp
+from estimand.model.enumerated.expression import Step
+from estimand.model.enumerated.pieces import Piece
+from estimand.model.enumerated.tables import Layout, tabulate
+from estimand.model.enumerated.trace import Sum, Summed, Trace
+
+# Up to so many joint values of the labels that the outputs depend on, these are summed last.
+MAX_CLAMPED = 64
+
+Values = dict[int, Any]
+
+
+class Target(Protocol):
+    """How outputs are averaged over the labels; evaluated together with the log sum itself."""
+
+    @property
+    def joint(self) -> Sum:
+        """The sum over the labels of the density."""
+
+    @property
+    def wanted(self) -> list[int]:
+        """The variables that are needed beside those of the joint sum."""
+
+    @property
+    def num_runs(self) -> int:
+        """Runs of the program beside those of the joint sum."""
+
+    def run(self, trace: Trace, values: Values) -> tuple[Summed, jax.Array]: ...
+
+
+def target_of(trace: Trace, density: Layout) -> Target:
+    """The cheapest way to average the outputs of a program.
+
+    Raises:
+        TooManyError: if there is none.
+    """
+    place = trace.results.outputs
+    labels = trace.labels_of(place)
+    if not labels:
+        return Free(Sum.of(trace, density), place)
+    if math.prod(trace.sizes[v] for v in labels) <= MAX_CLAMPED:
+        return Clamped.of(trace, density, place, labels)
+    return Several.of(trace, density, place)
+
+
+# --- outputs without labels, and with few ---
+
+
+class Free(NamedTuple):
+    """Outputs that do not depend on the labels."""
+
+    joint: Sum
+    place: int
+
+    @property
+    def wanted(self) -> list[int]:
+        return [self.place]
+
+    @property
+    def num_runs(self) -> int:
+        return 0
+
+    def run(self, trace: Trace, values: Values) -> tuple[Summed, jax.Array]:
+        return self.joint.total(*self.joint.tables(trace, values)), values[self.place]
+
+
+class Clamped(NamedTuple):
+    """Outputs that depend on few labels, which are summed last.
+
+    `chosen` are the joint values at which some output is not 0, if that is known; `numbers` are the
+    outputs there, if they depend on nothing else.
+    """
+
+    joint: Sum
+    place: int
+    labels: np.ndarray
+    chosen: np.ndarray
+    numbers: np.ndarray | None
+
+    @classmethod
+    def of(cls, trace: Trace, density: Layout, place: int, kept: Sequence[int]) -> Clamped:
+        rows = []
+        for values in itertools.product(*(trace.supports[v] for v in kept)):
+            row = trace.default
+            row[list(kept)] = values
+            rows.append(row)
+        labels = np.array(rows)
+        numbers = trace.constant_at(place, labels)
+        chosen = np.arange(len(labels))
+        if numbers is not None:
+            chosen = _not_zero(numbers)
+            numbers = numbers[chosen]
+        return cls(Sum.of(trace, density, kept), place, labels[chosen], chosen, numbers)
+
+    @property
+    def wanted(self) -> list[int]:
+        return [self.place] if self.numbers is None else []
+
+    @property
+    def num_runs(self) -> int:
+        return len(self.labels) if self.numbers is None else 0
+
+    def run(self, trace: Trace, values: Values) -> tuple[Summed, jax.Array]:
+        summed = self.joint.total(*self.joint.tables(trace, values))
+        outputs = self.numbers
+        if outputs is None:
+            given = {trace.label_input: trace.as_labels(self.labels)}
+            outputs = trace.evaluate_at(self.place, values, given)
+        return summed, _mean(jnp.ravel(summed.clamped), self.chosen, outputs)
+
+
+def _not_zero(numbers: np.ndarray) -> np.ndarray:
+    """Where some output is not 0; one place at least."""
+    chosen = np.flatnonzero((numbers.reshape(len(numbers), -1) != 0).any(axis=1))
+    return chosen if chosen.size else np.array([0])
+
+
+def _mean(log_weights: jax.Array, chosen: np.ndarray, outputs: Any) -> jax.Array:
+    """The mean of outputs with weights exp(log_weights), of which only the chosen ones matter."""
+    # No share is above 1, and the absolute value shows it to whoever reads the expression.
+    shares = jnp.exp(-jnp.abs(log_weights[chosen] - log_sum_exp(log_weights)))
+    return jnp.sum(shares[:, None] * outputs, axis=0)
+
+
+# --- outputs with many labels: each by its own way ---
+
+
+class Several(NamedTuple):
+    """Outputs that are sums of terms with few labels, or that depend on counts."""
+
+    joint: Sum
+    terms: tuple[Terms, ...]
+    counted: tuple[Counted, ...]
+    size: int
+
+    @classmethod
+    def of(cls, trace: Trace, density: Layout, place: int) -> Several:
+        terms, counted = [], []
+        for start, leaf in _leaves(trace, place):
+            try:
+                terms.append(Terms.of(trace, start, leaf))
+            except TooManyError:
+                counted.append(Counted.of(trace, density, start, leaf))
+        tables = [table for one in terms for table in one.tables]
+        size = trace.expression.avals[place].shape[0]
+        joint = Sum.of(trace, density, (), tables)
+        return cls(joint, tuple(terms), tuple(counted), size)
+
+    @property
+    def wanted(self) -> list[int]:
+        return [place for one in (*self.terms, *self.counted) for place in one.wanted]
+
+    @property
+    def num_runs(self) -> int:
+        return sum(one.num_runs for one in (*self.terms, *self.counted))
+
+    def run(self, trace: Trace, values: Values) -> tuple[Summed, jax.Array]:
+        tables, rest = self.joint.tables(trace, values)
+        sizes = trace.sizes
+        zeros = [
+            jnp.zeros((*(sizes[v] for v in table.scopes[0]), len(table.scopes)))
+            for one in self.terms
+            for table in one.tables
+        ]
+
+        def total(further: list[jax.Array]) -> tuple[jax.Array, Summed]:
+            summed = self.joint.total([*tables, *further], rest)
+            return summed.log_total, summed
+
+        if zeros:
+            # The slopes of the log sum by the entries of a table are the probabilities of these.
+            shares, summed = jax.grad(total, has_aux=True)(zeros)
+        else:
+            shares, summed = [], total([])[1]
+        every, outputs = iter(shares), jnp.zeros(self.size)
+        for one in self.terms:
+            numbers = one.mean(trace, values, [next(every) for _ in one.tables])
+            outputs = jax.lax.dynamic_update_slice(outputs, numbers, (one.start,))
+        for one in self.counted:
+            numbers = one.mean(trace, values, tables)
+            outputs = jax.lax.dynamic_update_slice(outputs, numbers, (one.start,))
+        return summed, outputs
+
+
+def _leaves(trace: Trace, place: int) -> list[tuple[int, int]]:
+    """The parts that a vector of outputs is put together from, and where each starts."""
+    step = trace.expression.made_by.get(place)
+    if step is None or step.name not in ("concatenate", "convert_element_type", "reshape"):
+        return [(0, place)]
+    if step.name != "concatenate":
+        return _leaves(trace, step.inputs[0])
+    found, start = [], 0
+    for part in step.inputs:
+        found += [(start + offset, leaf) for offset, leaf in _leaves(trace, part)]
+        start += math.prod(trace.expression.avals[part].shape)
+    return found
+
+
+@jax.custom_jvp
+def _share(probability: jax.Array) -> jax.Array:
+    """A probability, in a form that shows that it is between 0 and 1."""
+    return jnp.exp(-jnp.abs(jnp.log(probability)))
+
+
+@_share.defjvp
+def _share_slope(primals: tuple, tangents: tuple) -> tuple[jax.Array, jax.Array]:
+    return _share(*primals), tangents[0]
+
+
+class Terms(NamedTuple):
+    """An output that is a sum of terms with few labels each, or outputs that each have few."""
+
+    start: int
+    size: int
+    layout: Layout
+    plain: tuple[int, ...]
+
+    @classmethod
+    def of(cls, trace: Trace, start: int, leaf: int) -> Terms:
+        size = math.prod(trace.expression.avals[leaf].shape)
+        pieces = trace.pieces([leaf]) if size == 1 else [Piece(leaf)]
+        layout = trace.layout(pieces, is_apart=True)
+        return cls(start, size, layout, tuple(piece.place for piece in layout.plain))
+
+    @property
+    def wanted(self) -> list[int]:
+        return self.layout.places
+
+    @property
+    def num_runs(self) -> int:
+        return self.layout.num_runs
+
+    @property
+    def tables(self) -> list[Table]:
+        return [table for table in self.layout.tables if table.scopes.shape[1]]
+
+    def mean(self, trace: Trace, values: Values, shares: list[jax.Array]) -> jax.Array:
+        """The outputs' means from the probabilities of the labels of each table."""
+        if self.size > 1 and self.layout.plain:
+            return jnp.ravel(values[self.plain[0]]).astype(jnp.result_type(float))
+        tables, rest = tabulate(trace.expression, self.layout, values, trace.label_input)
+        every, cells = iter(shares), [cell for one in self.layout.runs for cell in one.cells]
+        outputs = jnp.zeros(self.size) + rest
+        for cell, table, numbers in zip(cells, self.layout.tables, tables, strict=True):
+            if table.scopes.shape[1]:
+                axes = tuple(range(numbers.ndim - 1))
+                numbers = jnp.sum(_share(next(every)) * numbers, axis=axes)
+            if self.size == 1:
+                outputs += jnp.sum(numbers)
+            elif cell.elements.shape[1] == self.size:
+                outputs = outputs.at[cell.elements[0]].add(numbers)
+        return outputs
+
+
+# --- functions of counts ---
+
+
+class Counted(NamedTuple):
+    """An output that depends on the labels through sums of integers alone.
+
+    `cuts` are these sums and the `values` they can have, by the number that encodes them all.
+    """
+
+    start: int
+    leaf: int
+    counts: tuple[Counts, ...]
+    elimination: Any
+    cuts: tuple[int, ...]
+    values: tuple[np.ndarray, ...]
+
+    @classmethod
+    def of(cls, trace: Trace, density: Layout, start: int, leaf: int) -> Counted:
+        cuts = _cuts(trace, leaf)
+        counts, values, unit = [], [], 1
+        for cut in cuts:
+            found, lowest, highest = _counts(trace, cut)
+            size = highest - lowest + 1
+            if unit * size > MAX_JOINT:
+                raise TooManyError(
+                    f"the return value depends on sums over labels with more than {MAX_JOINT:,} "
+                    "joint values"
+                )
+            counts += [one._replace(numbers=unit * one.numbers) for one in found]
+            values.append((lowest, unit, size))
+            unit *= size
+        codes = np.arange(unit)
+        decoded = tuple(low + codes // one % size for low, one, size in values)
+        tables = [*density.tables, *(Table(one.scopes) for one in counts)]
+        elimination = Sum.of(trace, density._replace(tables=tuple(tables))).elimination
+        decoded = tuple(
+            _as_cut(trace, cut, numbers) for cut, numbers in zip(cuts, decoded, strict=True)
+        )
+        return cls(start, leaf, tuple(counts), elimination, tuple(cuts), decoded)
+
+    @property
+    def wanted(self) -> list[int]:
+        return [self.leaf]
+
+    @property
+    def num_runs(self) -> int:
+        return 0
+
+    def mean(self, trace: Trace, values: Values, tables: list[jax.Array]) -> jax.Array:
+        log_weights = count(self.elimination, tables, self.counts)[: len(self.values[0])]
+        given = {
+            cut: jnp.asarray(numbers) for cut, numbers in zip(self.cuts, self.values, strict=True)
+        }
+        outputs = trace.evaluate_at(self.leaf, values, given)
+        flat = outputs.reshape(len(log_weights), -1).astype(log_weights.dtype)
+        return _mean(log_weights, np.arange(len(log_weights)), flat)
+
+
+def _cuts(trace: Trace, leaf: int) -> list[int]:
+    """The sums through which alone an output depends on the labels."""
+    cuts, waiting, seen = [], [leaf], set()
+    while waiting:
+        place = waiting.pop()
+        if place in seen or trace.reach(place) is None:
+            continue
+        seen.add(place)
+        step = trace.expression.made_by.get(place)
+        if step is not None and _is_count(trace, step):
+            cuts.append(place)
+        elif step is None:
+            raise _too_many(trace, leaf)
+        else:
+            waiting.extend(step.inputs)
+    return sorted(cuts)
+
+
+def _is_count(trace: Trace, step: Step) -> bool:
+    is_sum = step.name in ("reduce_sum", "reduce_and", "reduce_or")
+    return is_sum and not trace.expression.avals[step.outputs[0]].shape
+
+
+def _too_many(trace: Trace, leaf: int) -> TooManyError:
+    labels = trace.labels_of(leaf)
+    joint = math.prod(float(trace.sizes[v]) for v in labels)
+    return TooManyError(
+        f"the return value depends on {len(labels)} labels with {joint:.3g} joint values; "
+        f"{MAX_JOINT:,} at most, unless it is a sum over labels or depends on counts of them "
+        "(jnp.sum, jnp.all, jnp.any)"
+    )
+
+
+def _counts(trace: Trace, cut: int) -> tuple[list[Counts], int, int]:
+    """What each group of labels adds to a sum, from 0 on, and the range of the sum."""
+    step = trace.expression.made_by[cut]
+    pieces = [Piece(step.inputs[0])]
+    if step.name == "reduce_sum":
+        pieces = trace.pieces([cut])
+    places = [piece.place for piece in pieces]
+    if not trace.is_constant(places) or any(piece.factors for piece in pieces):
+        raise _too_many(trace, cut)
+    layout = trace.layout(pieces)
+    with jax.ensure_compile_time_eval():
+        start = {place: value for place, value in _constants(trace, places).items()}
+        tables, rest = tabulate(trace.expression, layout, start, trace.label_input)
+    found, lowest, highest = [], 0, 0
+    for table, numbers in zip(layout.tables, tables, strict=True):
+        whole = np.asarray(numbers)
+        if (whole != np.round(whole)).any():
+            raise _too_many(trace, cut)
+        integers = whole.astype(int)
+        axes = tuple(range(integers.ndim - 1))
+        least = integers.min(axis=axes)
+        found.append(Counts(table.scopes, integers - least))
+        lowest += int(least.sum())
+        highest += int(integers.max(axis=axes).sum())
+    offset = float(rest)
+    if offset != round(offset):
+        raise _too_many(trace, cut)
+    return found, lowest + int(offset), highest + int(offset)
+
+
+def _constants(trace: Trace, places: Sequence[int]) -> Values:
+    frontier = trace.frontier(places)
+    steps = trace.expression.steps_to(list(frontier), trace.expression.constants)
+    values: Values = {**trace.expression.constants}
+    values[trace.label_input] = trace.as_labels(trace.default)
+    for step in steps:
+        results = step.apply([values[place] for place in step.inputs])
+        values.update(zip(step.outputs, results, strict=True))
+    return {place: values[place] for place in frontier}
+
+
+def _as_cut(trace: Trace, cut: int, sums: np.ndarray) -> np.ndarray:
+    """The value of a cut for each value of its sum."""
+    step = trace.expression.made_by[cut]
+    size = math.prod(trace.expression.avals[step.inputs[0]].shape)
+    if step.name == "reduce_and":
+        return sums == size
+    return sums > 0 if step.name == "reduce_or" else sums.astype(trace.expression.avals[cut].dtype)
