@@ -464,6 +464,7 @@ class _Maker:
             # What is known now is returned, even if Ctrl-C is pressed again.
             clock.between = None
             run = run._replace(outputs=checked(run.outputs, density))
+            run = run.with_notes(*expectation.notes)
         if this_precision() == "single":
             run = run.with_notes("computed in single precision")
         if (note := _shapes_note(expectation)) and clock.num_compilations:

@@ -15,7 +15,8 @@ class WithoutJacobian(NumpyroModel):
 
     def evaluate(self, position: jax.Array, data: Data) -> Evaluation:
         sites, _ = self._trace(data, self._substitution(position, data))
-        log_prior, _ = self._log_densities(sites, data, None)
+        log_priors, _ = self._log_densities(sites, data, None)
+        log_prior = sum(log_priors)
         return super().evaluate(position, data)._replace(log_prior=log_prior)
 
 

@@ -678,7 +678,7 @@ def test_an_improper_prior_with_a_proposal(rng_key: jax.Array) -> None:
     np.testing.assert_allclose(evidence.log_weights, 0.0, atol=1e-12)
 
 
-@ep.expectation
+@ep.expectation(enumerate=False)
 def mixture(y: Any) -> Any:
     component = numpyro.sample("component", dist.Bernoulli(0.5))
     x = numpyro.sample("x", dist.Normal(component, 1.0))

@@ -32,6 +32,7 @@ from estimand.model.protocol import (
     Identity,
     Model,
     Redraw,
+    SummingModel,
 )
 
 __all__ = [
@@ -54,6 +55,7 @@ __all__ = [
     "Redraw",
     "Site",
     "SiteDistributions",
+    "SummingModel",
     "as_numbers",
     "bind",
     "expect",

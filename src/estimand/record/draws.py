@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -11,7 +11,7 @@ import numpy as np
 
 from estimand.density import Density
 from estimand.methods import Run
-from estimand.model import PARTS
+from estimand.model import PARTS, SummingModel
 from estimand.record.parts import used_evidence
 from estimand.runtime import compiled_per_model
 from estimand.sampling import in_chunks
@@ -92,12 +92,39 @@ def kept_draws(run: Run, density: Density) -> tuple[KeptDraws, ...]:
         sites, outputs = in_chunks(
             lambda rows: _values(density.part("gamma2"), jnp.asarray(rows)), positions, _CHUNK
         )
+        sites |= _summed_sites(density.part(name, output), positions, rng)
         result.append(
             KeptDraws(name, output, thinned.log_weights, np.asarray(outputs, float), sites)
         )
     return tuple(result)
 
 
+def _summed_sites(
+    part: Density, positions: np.ndarray, rng: np.random.Generator
+) -> dict[str, np.ndarray]:
+    """Draws of the sites that are summed out, given each position; none where there are none."""
+    model = part.model
+    if not isinstance(model, SummingModel):
+        return {}
+    if part.sign != 0 and not model.can_draw_targets(part.arrays):
+        return {}
+    seeds = rng.integers(2**31, size=(len(positions), 1)).astype(float)
+    rows = np.concatenate([positions, seeds], axis=1)
+    return in_chunks(lambda some: _summed(part, jnp.asarray(some)), rows, _CHUNK)
+
+
 @compiled_per_model
 def _values(density: Density, positions: jax.Array) -> tuple[dict[str, jax.Array], jax.Array]:
     return jax.vmap(lambda u: (density.constrain(u), density.outputs(u)))(positions)
+
+
+@compiled_per_model
+def _summed(density: Density, rows: jax.Array) -> dict[str, jax.Array]:
+    def drawn(row: jax.Array) -> dict[str, jax.Array]:
+        rng_key = jax.random.key(row[-1].astype(jnp.uint32))
+        model: Any = density.model
+        return model.summed_values(
+            rng_key, row[:-1], density.arrays, density.output, density.sign
+        )
+
+    return jax.vmap(drawn)(rows)

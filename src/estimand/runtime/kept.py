@@ -101,14 +101,19 @@ def _compiled(
         while len(_kept) > NUM_KEPT_MODELS:
             _kept.popitem(last=False)
         if function not in functions:
-            is_default = optimisation is None or jax.default_backend() != "cpu"
             compiled = jax.jit(
                 _copy(function),
                 static_argnums=static_argnums,
-                compiler_options=None if is_default else {_OPTIMISATION: optimisation},
+                compiler_options=compiler_options(optimisation),
             )
             functions[function] = _Compiled(compiled)
         return functions[function]
+
+
+def compiler_options(optimisation: int | None) -> dict[str, Any] | None:
+    """What `jax.jit` is given for a level of optimisation, which is one of CPUs."""
+    is_default = optimisation is None or jax.default_backend() != "cpu"
+    return None if is_default else {_OPTIMISATION: optimisation}
 
 
 def _copy(function: Callable) -> Callable:

@@ -30,7 +30,7 @@ def log_sum_exp(table: jax.Array) -> jax.Array:
     """log Σ exp over the first axis; −inf where every entry is."""
     top = jnp.max(table, axis=0)
     top = jnp.where(jnp.isfinite(top), top, 0.0)
-    total = jnp.sum(jnp.exp(table - top), axis=0)
+    total = jnp.sum(jnp.exp(table - top[None]), axis=0)
     return jnp.log(total) + top
 
 
@@ -39,7 +39,7 @@ def _log_sum_exp_slope(primals: tuple, tangents: tuple) -> tuple[jax.Array, jax.
     (table,), (slopes,) = primals, tangents
     total = log_sum_exp(table)
     finite = jnp.where(jnp.isfinite(total), total, 0.0)
-    return total, jnp.sum(jnp.exp(table - finite) * slopes, axis=0)
+    return total, jnp.sum(jnp.exp(table - finite[None]) * slopes, axis=0)
 
 
 class Table(NamedTuple):
@@ -107,9 +107,15 @@ class Elimination(NamedTuple):
         absent = [d for d in range(len(shape) - 1) if d not in source.axes]
         return jnp.expand_dims(taken, absent)
 
-    def draw(self, rng_key: jax.Array, sums: Sequence[jax.Array]) -> jax.Array:
-        """The places of the values of all labels, drawn from what was summed in every round."""
+    def draw(self, rng_key: jax.Array, sums: Sequence[jax.Array], kept: Any = 0) -> jax.Array:
+        """The places of the values of all labels, drawn from what was summed in every round.
+
+        `kept` is the number of the joint value of the kept labels.
+        """
         chosen = jnp.zeros(len(self.sizes), jnp.int32)
+        if self.kept:
+            places = jnp.unravel_index(kept, tuple(self.sizes[v] for v in self.kept))
+            chosen = chosen.at[np.array(self.kept)].set(jnp.stack(places).astype(jnp.int32))
         for number, one in reversed(list(enumerate(self.rounds))):
             logits = sums[number]
             for axis in range(one.around.shape[1]):

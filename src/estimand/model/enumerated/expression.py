@@ -454,6 +454,25 @@ def _gathered(
     return np.concatenate([np.zeros_like(flat[:1]), flat])[places].reshape(*result, -1)
 
 
+def _scatter(
+    step: Any, operands: Any, values: Any, shapes: Any, results: Any
+) -> list[Reach] | None:
+    """Elements that are put into places which are known."""
+    if values[1] is None:
+        return None
+    count = next(operand.shape[-1] for operand in operands if operand is not None)
+    sizes = [math.prod(shapes[0]), math.prod(shapes[2])]
+    flat = [
+        np.zeros((size, count), bool) if operand is None else operand.reshape(size, count)
+        for operand, size in zip((operands[0], operands[2]), sizes, strict=True)
+    ]
+    ids = np.arange(sum(sizes), dtype=np.int32)
+    inputs = ids[: sizes[0]].reshape(shapes[0]), values[1].value, ids[sizes[0] :].reshape(shapes[2])
+    with jax.ensure_compile_time_eval():
+        places = np.asarray(step.apply([jnp.asarray(one) for one in inputs])[0])
+    return [np.concatenate(flat)[places]]
+
+
 def _rule_of(name: str) -> Callable | None:
     if name in _ELEMENTWISE:
         return _elementwise
@@ -467,6 +486,7 @@ _RULES: dict[str, Callable] = {
     "dot_general": _dot,
     "pad": _pad,
     "gather": _gather,
+    "scatter": _scatter,
     "dynamic_slice": _dynamic_slice,
     "dynamic_update_slice": _dynamic_update_slice,
     **dict.fromkeys(

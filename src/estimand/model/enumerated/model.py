@@ -27,7 +27,7 @@ class Labels(NamedTuple):
 
     name: str
     shape: tuple[int, ...]
-    support: tuple[float, ...]
+    supports: tuple[tuple[float, ...], ...]
 
 
 class Splittable(Model, Protocol):
@@ -129,7 +129,10 @@ class EnumeratedModel:
         return Evaluation(*self.plan(data).evaluate(position, data))
 
     def assess(self, values: dict[str, jax.Array], data: Data) -> Assessment:
-        default = {site.name: jnp.full(site.shape, site.support[0]) for site in self.labels}
+        default = {
+            site.name: jnp.array([support[0] for support in site.supports], int).reshape(site.shape)
+            for site in self.labels
+        }
         kept = {site.name: values[site.name] for site in self.sites}
         inner = self.inner.assess({**kept, **default}, data)
         found = self.evaluate(inner.position[: self._dimension], data)
@@ -156,36 +159,50 @@ class EnumeratedModel:
     def log_scales(self, rng_key: jax.Array, data: Data) -> jax.Array:
         return self.inner.log_scales(rng_key, data)
 
+    def can_draw_targets(self, data: Data) -> bool:
+        return self.plan(data).can_draw_targets
+
     def summed_values(
-        self, rng_key: jax.Array, position: jax.Array, data: Data
+        self, rng_key: jax.Array, position: jax.Array, data: Data, output: Any, sign: Any
     ) -> dict[str, jax.Array]:
         """The sites that are summed out, drawn given the others."""
-        chosen = self.plan(data).draw(rng_key, position, data)
+        chosen = self.plan(data).draw(rng_key, position, data, output, sign)
+        supports = self._supports
+        table = np.zeros((len(supports), max(map(len, supports))), int)
+        for row, support in zip(table, supports, strict=True):
+            row[: len(support)] = support
+        flat = jnp.asarray(table)[np.arange(len(supports)), chosen]
         drawn, start = {}, 0
         for site in self.labels:
-            stop = start + int(np.prod(site.shape, dtype=int))
-            values = jnp.array(site.support, jnp.result_type(int))
-            drawn[site.name] = values[chosen[start:stop]].reshape(site.shape)
+            stop = start + len(site.supports)
+            drawn[site.name] = flat[start:stop].reshape(site.shape)
             start = stop
         return drawn
 
     # --- the plan ---
 
     @property
+    def note(self) -> str:
+        """Which sites are summed out, in words."""
+        parts = []
+        for site in self.labels:
+            sizes = sorted({len(support) for support in site.supports})
+            values = f"{sizes[0]}" if len(sizes) == 1 else f"{sizes[0]} to {sizes[-1]}"
+            times = f"{len(site.supports)} × " if site.shape else ""
+            parts.append(f"{site.name} ({times}{values} values)")
+        return f"summed out in every evaluation, not drawn: {', '.join(parts)}"
+
+    @property
     def _dimension(self) -> int:
         return Layout(self.sites).dimension
 
     def _whole(self, position: jax.Array) -> jax.Array:
-        default = [value for support in self._supports for value in support[:1]]
+        default = [support[0] for support in self._supports]
         return jnp.concatenate([position, jnp.array(default, position.dtype)])
 
     @property
     def _supports(self) -> tuple[np.ndarray, ...]:
-        return tuple(
-            np.array(site.support)
-            for site in self.labels
-            for _ in range(int(np.prod(site.shape, dtype=int)))
-        )
+        return tuple(np.array(support) for site in self.labels for support in site.supports)
 
     def plan(self, data: Data) -> Plan:
         """How the labels are summed out."""

@@ -10,8 +10,9 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from estimand.model.enumerated.targets import Target, target_of
+from estimand.model.enumerated.targets import Clamped, Free, Target, target_of
 from estimand.model.enumerated.trace import Start, Sum, Trace
+from estimand.model.layout import log_positive_part
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -63,11 +64,32 @@ class Plan:
         difference = summed.log_total - jnp.where(is_nothing, 0.0, log_prior)
         return log_prior, jnp.where(is_nothing, -jnp.inf, difference), outputs
 
-    def draw(self, rng_key: jax.Array, position: jax.Array, data: Sequence[Any]) -> jax.Array:
-        """The labels drawn given a position, as the places of their values."""
+    @property
+    def can_draw_targets(self) -> bool:
+        """Whether labels can be drawn in proportion to an output."""
+        return isinstance(self.target, Free | Clamped)
+
+    def draw(
+        self, rng_key: jax.Array, position: jax.Array, data: Sequence[Any], output: Any, sign: Any
+    ) -> jax.Array:
+        """The labels drawn given a position, as the places of their values.
+
+        They are drawn from the density for sign 0, else from the density times an output or −1
+        times it.
+        """
         values = self._start.values(self.trace, position, data)
-        summed = self.joint.total(*self.joint.tables(self.trace, values))
-        return self.joint.elimination.draw(rng_key, summed.rounds)
+        keys = jax.random.split(rng_key)
+        if not isinstance(self.target, Clamped):
+            summed = self.joint.total(*self.joint.tables(self.trace, values))
+            return self.joint.elimination.draw(keys[0], summed.rounds)
+        joint = self.target.joint
+        summed = joint.total(*joint.tables(self.trace, values))
+        outputs = self.target.outputs(self.trace, values)[:, output] * sign
+        log_weights = jnp.ravel(summed.clamped)
+        tilted = jnp.full_like(log_weights, -jnp.inf)
+        tilted = tilted.at[self.target.chosen].set(log_positive_part(outputs)) + log_weights
+        kept = jax.random.categorical(keys[1], jnp.where(sign == 0, log_weights, tilted))
+        return joint.elimination.draw(keys[0], summed.rounds, kept)
 
 
 def plan_of(trace: Trace, has_output: bool) -> Plan:

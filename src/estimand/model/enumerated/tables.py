@@ -76,6 +76,7 @@ def lay_out(
     supports: Sequence[np.ndarray],
     *,
     is_apart: bool = False,
+    limit: int = MAX_JOINT,
 ) -> Layout:
     """Plans the runs for the tables of some pieces.
 
@@ -86,6 +87,7 @@ def lay_out(
         supports: the values of each label.
         is_apart: with a row of a table for every element of a piece, also for those without
             labels; else elements with the same labels are added up.
+        limit: the most joint values of the labels of one element, and the most runs.
 
     Raises:
         TooManyError: if a piece depends on too many labels at once.
@@ -96,7 +98,8 @@ def lay_out(
         reach = found.reach[piece.place]
         if reach is not None:
             scopes = [tuple(np.flatnonzero(one)) for one in reach.reshape(-1, reach.shape[-1])]
-            colours = _colours(set(scopes), [len(support) for support in supports])
+            sizes = [len(support) for support in supports]
+            colours = _colours(set(scopes), sizes, limit)
             classes.setdefault(colours, []).append((piece, scopes))
     runs, tables = [], []
     for colours, members in classes.items():
@@ -109,18 +112,18 @@ def lay_out(
     return Layout(tuple(runs), tuple(tables), tuple(plain))
 
 
-def _colours(scopes: set[tuple[int, ...]], sizes: Sequence[int]) -> tuple[tuple, ...]:
+def _colours(scopes: set[tuple[int, ...]], sizes: Sequence[int], limit: int) -> tuple:
     """A colour for every label, another one for labels that stand in one scope; and the blocks.
 
     Colours are numbered; all labels of a colour have as many values. A block is the colours of a
     scope that is within no larger one.
     """
     for scope in scopes:
-        joint = math.prod(sizes[v] for v in scope)
-        if joint > MAX_JOINT:
+        joint = math.prod(float(sizes[v]) for v in scope)
+        if joint > limit:
             raise TooManyError(
-                f"{len(scope)} labels with {joint:,} joint values meet in one factor; "
-                f"{MAX_JOINT:,} at most"
+                f"{len(scope)} labels with {joint:.4g} joint values meet in one factor; "
+                f"{limit:,} at most"
             )
     near: dict[int, set[int]] = {}
     for scope in scopes:
@@ -133,11 +136,9 @@ def _colours(scopes: set[tuple[int, ...]], sizes: Sequence[int]) -> tuple[tuple,
         colours[v] = (number, sizes[v])
     blocks = {tuple(sorted(colours[v] for v in scope)) for scope in scopes}
     largest = {b for b in blocks if not any(b != c and set(b) <= set(c) for c in blocks)}
-    if sum(_joint(block) for block in largest) > MAX_JOINT:
-        raise TooManyError(
-            f"{sum(_joint(block) for block in largest):,} runs of the program for one evaluation; "
-            f"{MAX_JOINT:,} at most"
-        )
+    num_runs = sum(_joint(block) for block in largest)
+    if num_runs > limit:
+        raise TooManyError(f"one evaluation needs {num_runs:,} runs of the program; {limit:,} at most")
     every = tuple(colours.get(v, (-1, 0)) for v in range(len(sizes)))
     return every, tuple(sorted(largest))
 
@@ -225,7 +226,7 @@ def tabulate(
         for number, free in enumerate(one.free):
             if free.size:
                 rest += jnp.sum(flat[number][0, free])
-        tables.extend(_table(flat[cells.piece], cells) for cells in one.cells)
+        tables.extend(table_of(flat[cells.piece], cells) for cells in one.cells)
     return tables, rest
 
 
@@ -253,7 +254,8 @@ def _evaluated(
     ]
 
 
-def _table(flat: jax.Array, cells: Cells) -> jax.Array:
+def table_of(flat: jax.Array, cells: Cells) -> jax.Array:
+    """A table from the elements of a piece in all runs."""
     start, stop = cells.block
     block = flat if (start, stop) == (0, len(flat)) else flat[start:stop]
     elements = cells.elements

@@ -20,7 +20,7 @@ from estimand.model.enumerated.counting import Counts, count
 from estimand.model.enumerated.elimination import MAX_JOINT, Table, TooManyError, log_sum_exp
 from estimand.model.enumerated.expression import Step
 from estimand.model.enumerated.pieces import Piece
-from estimand.model.enumerated.tables import Layout, tabulate
+from estimand.model.enumerated.tables import Layout, table_of, tabulate
 from estimand.model.enumerated.trace import Sum, Summed, Trace
 
 # Up to so many joint values of the labels that the outputs depend on, these are summed last.
@@ -104,11 +104,11 @@ class Clamped(NamedTuple):
             row[list(kept)] = values
             rows.append(row)
         labels = np.array(rows)
-        numbers = trace.constant_at(place, labels)
+        known, numbers = trace.constants_at([place], labels), None
         chosen = np.arange(len(labels))
-        if numbers is not None:
-            chosen = _not_zero(numbers)
-            numbers = numbers[chosen]
+        if known is not None:
+            chosen = _not_zero(known[0])
+            numbers = known[0][chosen]
         return cls(Sum.of(trace, density, kept), place, labels[chosen], chosen, numbers)
 
     @property
@@ -121,11 +121,15 @@ class Clamped(NamedTuple):
 
     def run(self, trace: Trace, values: Values) -> tuple[Summed, jax.Array]:
         summed = self.joint.total(*self.joint.tables(trace, values))
-        outputs = self.numbers
-        if outputs is None:
-            given = {trace.label_input: trace.as_labels(self.labels)}
-            outputs = trace.evaluate_at(self.place, values, given)
+        outputs = self.outputs(trace, values)
         return summed, _mean(jnp.ravel(summed.clamped), self.chosen, outputs)
+
+    def outputs(self, trace: Trace, values: Values) -> jax.Array:
+        """All outputs at the chosen joint values."""
+        if self.numbers is not None:
+            return jnp.asarray(self.numbers)
+        given = {trace.label_input: trace.as_labels(self.labels)}
+        return trace.evaluate_at(self.place, values, given)
 
 
 def _not_zero(numbers: np.ndarray) -> np.ndarray:
@@ -156,10 +160,9 @@ class Several(NamedTuple):
     def of(cls, trace: Trace, density: Layout, place: int) -> Several:
         terms, counted = [], []
         for start, leaf in _leaves(trace, place):
-            try:
-                terms.append(Terms.of(trace, start, leaf))
-            except TooManyError:
-                counted.append(Counted.of(trace, density, start, leaf))
+            one = _cheapest(trace, density, start, leaf)
+            terms += [one] if isinstance(one, Terms) else []
+            counted += [one] if isinstance(one, Counted) else []
         tables = [table for one in terms for table in one.tables]
         size = trace.expression.avals[place].shape[0]
         joint = Sum.of(trace, density, (), tables)
@@ -201,6 +204,21 @@ class Several(NamedTuple):
         return summed, outputs
 
 
+def _cheapest(trace: Trace, density: Layout, start: int, leaf: int) -> Terms | Counted:
+    """Terms of few labels, else counts, else all joint values of the labels of each term."""
+    try:
+        return Terms.of(trace, start, leaf, limit=MAX_CLAMPED)
+    except TooManyError:
+        pass
+    try:
+        return Counted.of(trace, density, start, leaf)
+    except TooManyError as error:
+        try:
+            return Terms.of(trace, start, leaf, limit=MAX_JOINT)
+        except TooManyError:
+            raise error from None
+
+
 def _leaves(trace: Trace, place: int) -> list[tuple[int, int]]:
     """The parts that a vector of outputs is put together from, and where each starts."""
     step = trace.expression.made_by.get(place)
@@ -235,10 +253,10 @@ class Terms(NamedTuple):
     plain: tuple[int, ...]
 
     @classmethod
-    def of(cls, trace: Trace, start: int, leaf: int) -> Terms:
+    def of(cls, trace: Trace, start: int, leaf: int, limit: int) -> Terms:
         size = math.prod(trace.expression.avals[leaf].shape)
         pieces = trace.pieces([leaf]) if size == 1 else [Piece(leaf)]
-        layout = trace.layout(pieces, is_apart=True)
+        layout = trace.layout(pieces, is_apart=True, limit=limit)
         return cls(start, size, layout, tuple(piece.place for piece in layout.plain))
 
     @property
@@ -371,13 +389,10 @@ def _counts(trace: Trace, cut: int) -> tuple[list[Counts], int, int]:
     places = [piece.place for piece in pieces]
     if not trace.is_constant(places) or any(piece.factors for piece in pieces):
         raise _too_many(trace, cut)
-    layout = trace.layout(pieces)
-    with jax.ensure_compile_time_eval():
-        start = {place: value for place, value in _constants(trace, places).items()}
-        tables, rest = tabulate(trace.expression, layout, start, trace.label_input)
+    layout = trace.layout(pieces, limit=MAX_CLAMPED)
+    tables, offset = _constant_tables(trace, layout)
     found, lowest, highest = [], 0, 0
-    for table, numbers in zip(layout.tables, tables, strict=True):
-        whole = np.asarray(numbers)
+    for table, whole in zip(layout.tables, tables, strict=True):
         if (whole != np.round(whole)).any():
             raise _too_many(trace, cut)
         integers = whole.astype(int)
@@ -386,21 +401,33 @@ def _counts(trace: Trace, cut: int) -> tuple[list[Counts], int, int]:
         found.append(Counts(table.scopes, integers - least))
         lowest += int(least.sum())
         highest += int(integers.max(axis=axes).sum())
-    offset = float(rest)
     if offset != round(offset):
         raise _too_many(trace, cut)
     return found, lowest + int(offset), highest + int(offset)
 
 
-def _constants(trace: Trace, places: Sequence[int]) -> Values:
-    frontier = trace.frontier(places)
-    steps = trace.expression.steps_to(list(frontier), trace.expression.constants)
-    values: Values = {**trace.expression.constants}
-    values[trace.label_input] = trace.as_labels(trace.default)
-    for step in steps:
-        results = step.apply([values[place] for place in step.inputs])
-        values.update(zip(step.outputs, results, strict=True))
-    return {place: values[place] for place in frontier}
+def _constant_tables(trace: Trace, layout: Layout) -> tuple[list[np.ndarray], float]:
+    """The tables of pieces that depend on labels alone, and the sum of those without labels."""
+    tables, rest = [], 0.0
+    if layout.plain:
+        known = trace.constants_at([piece.place for piece in layout.plain], trace.default[None])
+        assert known is not None
+        rest = sum(
+            piece.coefficient * one.sum() for piece, one in zip(layout.plain, known, strict=True)
+        )
+    for one in layout.runs:
+        known = trace.constants_at([piece.place for piece in one.pieces], one.labels)
+        assert known is not None
+        flat = [
+            piece.coefficient * values.reshape(len(one.labels), -1)
+            for piece, values in zip(one.pieces, known, strict=True)
+        ]
+        rest += sum(float(values[0, free].sum()) for values, free in zip(flat, one.free, strict=True))
+        with jax.ensure_compile_time_eval():
+            tables += [
+                np.asarray(table_of(jnp.asarray(flat[cells.piece]), cells)) for cells in one.cells
+            ]
+    return tables, rest
 
 
 def _as_cut(trace: Trace, cut: int, sums: np.ndarray) -> np.ndarray:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
@@ -9,10 +10,17 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from estimand.model.enumerated.elimination import Elimination, Table, eliminate, log_sum_exp
+from estimand.model.enumerated.elimination import (
+    MAX_JOINT,
+    Elimination,
+    Table,
+    eliminate,
+    log_sum_exp,
+)
 from estimand.model.enumerated.expression import (
     Expression,
     Fixed,
+    Reach,
     Reached,
     Step,
     reached,
@@ -47,6 +55,8 @@ class Trace(NamedTuple):
     found: Reached
     results: Apart
     supports: tuple[np.ndarray, ...]
+    others: Callable[[], Reached]
+    """What depends on positions or data."""
 
     @property
     def label_input(self) -> int:
@@ -72,8 +82,13 @@ class Trace(NamedTuple):
             return []
         return np.flatnonzero(reach.any(axis=tuple(range(reach.ndim - 1)))).tolist()
 
-    def layout(self, pieces: Sequence[Piece], *, is_apart: bool = False) -> Layout:
-        return lay_out(self.expression, self.found, pieces, self.supports, is_apart=is_apart)
+    def layout(
+        self, pieces: Sequence[Piece], *, is_apart: bool = False, limit: int = MAX_JOINT
+    ) -> Layout:
+        supports = self.supports
+        return lay_out(
+            self.expression, self.found, pieces, supports, is_apart=is_apart, limit=limit
+        )
 
     def pieces(self, places: Sequence[int]) -> list[Piece]:
         return [
@@ -92,10 +107,7 @@ class Trace(NamedTuple):
 
     def is_constant(self, wanted: Sequence[int]) -> bool:
         """Whether some variables depend on labels and written numbers alone."""
-        frontier = self.frontier(wanted)
-        steps = self.expression.steps_to(list(frontier), self.expression.constants)
-        used = {place for step in steps for place in step.inputs} | frontier
-        return used.isdisjoint({*self.expression.inputs} - {self.label_input})
+        return all(self.others().reach[place] is None for place in wanted)
 
     def evaluate_at(
         self,
@@ -113,17 +125,25 @@ class Trace(NamedTuple):
         steps = self.expression.steps_to([wanted], {*values, *given})
         return jax.vmap(lambda one: run(steps, {**values, **one})[wanted])(given)
 
-    def constant_at(self, wanted: int, labels: np.ndarray) -> np.ndarray | None:
-        """A variable for many values of all labels, if it depends on nothing else."""
-        if not self.is_constant([wanted]):
+    def constants_at(self, wanted: Sequence[int], labels: np.ndarray) -> list[np.ndarray] | None:
+        """Variables for many values of all labels, if they depend on nothing else."""
+        if not self.is_constant(wanted):
             return None
-        frontier = self.frontier([wanted])
-        steps = self.expression.steps_to(list(frontier), self.expression.constants)
+        expression = self.expression
+        nothing = {
+            place: np.zeros(expression.avals[place].shape, expression.avals[place].dtype)
+            for place in expression.inputs
+        }
+        steps = expression.steps_to(wanted, {*expression.constants, *expression.inputs})
+
+        def at(one: jax.Array) -> list[jax.Array]:
+            start = {**nothing, **expression.constants, self.label_input: one}
+            found = run(steps, start)
+            return [found[place] for place in wanted]
+
         with jax.ensure_compile_time_eval():
-            start = {**self.expression.constants, self.label_input: jnp.asarray(self.default)}
-            values = {place: run(steps, start)[place] for place in frontier}
-            given = {self.label_input: self.as_labels(labels)}
-            return np.asarray(self.evaluate_at(wanted, values, given), float)
+            found = jax.jit(jax.vmap(at))(self.as_labels(labels))
+        return [np.asarray(one, float) for one in found]
 
     def as_labels(self, labels: np.ndarray) -> jax.Array:
         return jnp.asarray(labels, self.expression.avals[self.label_input].dtype)
@@ -208,4 +228,12 @@ def traced(
     fixed = [None, None, *(known.get(place) for place in range(len(data)))]
     found = reached(expression, reach, fixed, count)
     results = jax.tree.unflatten(jax.tree.structure(structure), expression.outputs)
-    return Trace(expression, found, results, tuple(supports))
+
+    @functools.cache
+    def others() -> Reached:
+        shapes = [expression.avals[place].shape for place in expression.inputs]
+        inputs: list[Reach] = [np.ones((*shape, 1), bool) for shape in shapes]
+        inputs[1] = None
+        return reached(expression, inputs, [None] * len(inputs), 1)
+
+    return Trace(expression, found, results, tuple(supports), others)

@@ -2,14 +2,22 @@
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import jax
 import numpy as np
 import numpyro.distributions as dist
 from numpyro import handlers
+from numpyro.distributions import constraints
 
-from estimand.model.enumerated import EnumeratedModel, Labels, MixedError, TooManyError
+from estimand.model.enumerated import (
+    MAX_JOINT,
+    EnumeratedModel,
+    Labels,
+    MixedError,
+    TooManyError,
+)
 from estimand.model.layout import ProgramError, shape_of_key
 from estimand.model.numpyro.sites import TRACING, drawing_from_prior
 
@@ -44,10 +52,10 @@ def summed_out(model: NumpyroModel, expectation: Expectation) -> NumpyroModel | 
     for one in required:
         if one.labels is None:
             raise ProgramError(
-                f"site {one.name!r} of program {expectation.name!r} is to be summed out, and "
-                f"NumPyro cannot enumerate the values of its {one.kind}: use a distribution with "
-                "finitely many, such as Categorical over the counts that matter, or make the "
-                "program with enumerate=False."
+                f"site {one.name!r} of program {expectation.name!r} is to be summed out, and its "
+                f"{one.kind} has infinitely many values, more than {MAX_JOINT:,}, or a range that "
+                "depends on other sites. Use a distribution with few values, such as Categorical "
+                "over the counts that matter, or make the program with enumerate=False."
             )
     finite = [one for one in candidates if one.labels is not None]
     if len(finite) > len(required):
@@ -90,8 +98,8 @@ def _candidates(expectation: Expectation) -> list[Candidate]:
             if latent.is_discrete:
                 site = sites[latent.name]
                 mark = site["infer"].get("enumerate")
-                values = _values(site["fn"])
-                labels = None if values is None else Labels(latent.name, latent.shape, values)
+                supports = _supports(site["fn"], latent.shape)
+                labels = None if supports is None else Labels(latent.name, latent.shape, supports)
                 kind = type(_base(site["fn"])).__name__
                 found.append(Candidate(latent.name, labels, bool(mark), kind))
 
@@ -106,14 +114,17 @@ def _base(fn: Any) -> Any:
     return fn
 
 
-def _values(fn: Any) -> tuple[float, ...] | None:
-    """The values of one element, if there are finitely many and the same for all."""
+def _supports(fn: Any, shape: tuple[int, ...]) -> tuple[tuple[float, ...], ...] | None:
+    """The values of each element, if there are finitely many and they do not depend on latents."""
     base = _base(fn)
-    if not base.has_enumerate_support or base.event_dim > 0:
+    if base.event_dim > 0:
         return None
-    try:
-        with jax.ensure_compile_time_eval():
-            values = np.asarray(base.enumerate_support(expand=False))
-    except (NotImplementedError, jax.errors.JAXTypeError):
+    if base.support is constraints.boolean:
+        return ((0.0, 1.0),) * math.prod(shape)
+    ends = [getattr(base.support, name, None) for name in ("lower_bound", "upper_bound")]
+    if any(end is None or isinstance(end, jax.core.Tracer) for end in ends):
         return None
-    return tuple(values.ravel().tolist())
+    low, high = (np.broadcast_to(np.asarray(end), shape).ravel() for end in ends)
+    if (high - low >= MAX_JOINT).any() or (high < low).any():
+        return None
+    return tuple(tuple(np.arange(a, b + 1.0).tolist()) for a, b in zip(low, high, strict=True))

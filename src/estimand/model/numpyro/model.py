@@ -8,6 +8,7 @@ import inspect
 import math
 import textwrap
 import tokenize
+import zlib
 from collections.abc import Callable, Hashable
 from typing import TYPE_CHECKING, Any
 
@@ -48,7 +49,7 @@ from estimand.model.numpyro.transforms import (
     without_mask,
 )
 from estimand.model.protocol import Assessment, Data, Evaluation, Identity, Redraw
-from estimand.runtime import NUM_KEPT_MODELS
+from estimand.runtime import NUM_KEPT_MODELS, compiler_options
 
 if TYPE_CHECKING:
     from estimand.model.numpyro.program import Arguments, Expectation, ExpectationProgram
@@ -326,8 +327,9 @@ def identity_of(
     program: ExpectationProgram, data: Arguments, path: tuple[Any, ...], arrays: Data
 ) -> Identity:
     """The identity of a bound program, with the constants that it held when it was bound."""
+    asked = (program.functions(data), path)
     return Identity(
-        program=(program.functions(data), path),
+        program=asked if program.enumerate is None else (*asked, program.enumerate),
         data=data.arguments(arrays),
         source=_source_of(program),
     )
@@ -442,17 +444,32 @@ class _Text:
 
 @functools.lru_cache(maxsize=NUM_KEPT_MODELS)
 def _compiled_changes(text: _Text, name: str) -> Callable:
-    return jax.jit(functools.partial(_changes, text, name))
+    changes = functools.partial(_changes, text, name)
+    return jax.jit(changes, compiler_options=compiler_options(0))
+
+
+def _anywhere(rng_key: jax.Array, site: dict) -> jax.Array | None:
+    """A value of a continuous site in its support."""
+    if site["type"] != "sample" or site["is_observed"] or site["fn"].support.is_discrete:
+        return None
+    transform = bijection_to(site["fn"].support)
+    if transform is None:
+        return None
+    key = jax.random.fold_in(rng_key, zlib.crc32(site["name"].encode()))
+    key = jax.random.fold_in(key, site["infer"].get("_scan_current_index", 0))
+    return transform(jax.random.normal(key, transform.inverse_shape(site["fn"].shape())))
 
 
 def _changes(text: _Text, name: str, arrays: tuple, keys: jax.Array, step: int) -> jax.Array:
-    """For every element of a site whether NumPyro's own density changes with it, at a prior draw.
+    """For every element of a site whether NumPyro's own density changes with it, at some point.
 
-    It is exchanged for that of another draw, or for the integer a step away.
+    It is exchanged for that of another point, or for the integer a step away. Any point will do:
+    continuous sites are normal in their coordinates, because priors take long to compile.
     """
 
     def draw(rng_key: jax.Array) -> dict[str, dict]:
-        with TRACING, handlers.trace() as sites, drawing_from_prior(rng_key):
+        anywhere = handlers.substitute(substitute_fn=functools.partial(_anywhere, rng_key))
+        with TRACING, handlers.trace() as sites, drawing_from_prior(rng_key), anywhere:
             text.run(arrays)
         return sites
 

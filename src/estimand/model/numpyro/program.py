@@ -37,6 +37,7 @@ from estimand.model.numpyro.sharing import is_same_with_arguments, shared_key
 from estimand.model.numpyro.sites import (
     TRACING,
     Latent,
+    SameIntegers,
     Watch,
     check_sites,
     drawing_from_prior,
@@ -142,8 +143,9 @@ class ExpectationProgram:
         args, kwargs = data.arguments(arrays)
         model, target = self.functions(data, arrays)
         if target is None:
-            return model(*args, **kwargs)
-        with handlers.trace() as sites:
+            with SameIntegers():
+                return model(*args, **kwargs)
+        with handlers.trace() as sites, SameIntegers():
             returned = model(*args, **kwargs)
         values = {
             name: site["value"]
@@ -273,6 +275,11 @@ class Expectation(Bound):
     def arrays(self) -> tuple[jax.Array, ...]:  # type: ignore[override]
         """The data, as they go into compiled code."""
         return self.data.arrays
+
+    @property
+    def notes(self) -> tuple[str, ...]:  # type: ignore[override]
+        model = self.model
+        return (model.note,) if isinstance(model, EnumeratedModel) else ()
 
     def identity(self) -> Identity:
         return identity_of(self.program, self.data, self.path, self.data.numbers)

@@ -1,0 +1,1 @@
+"""Programs with discrete sites that are summed out: NumPyro's examples, and problems with truths."""
