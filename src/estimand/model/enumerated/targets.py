@@ -30,7 +30,11 @@ Values = dict[int, Any]
 
 
 class Target(Protocol):
-    """How outputs are averaged over the labels; evaluated together with the log sum itself."""
+    """How outputs are averaged over the labels.
+
+    The weights come from the density alone and the means from the outputs: whoever reads the
+    return expression must not take the comparisons of the density for its own.
+    """
 
     @property
     def joint(self) -> Sum:
@@ -44,7 +48,11 @@ class Target(Protocol):
     def num_runs(self) -> int:
         """Runs of the program beside those of the joint sum."""
 
-    def run(self, trace: Trace, values: Values) -> tuple[Summed, jax.Array]: ...
+    def weigh(self, trace: Trace, values: Values) -> tuple[Summed, Any]:
+        """The log sum, and the weights of what is averaged."""
+
+    def mean(self, trace: Trace, values: Values, weights: Any) -> jax.Array:
+        """The outputs' means, by these weights."""
 
 
 def target_of(trace: Trace, density: Layout) -> Target:
@@ -79,8 +87,11 @@ class Free(NamedTuple):
     def num_runs(self) -> int:
         return 0
 
-    def run(self, trace: Trace, values: Values) -> tuple[Summed, jax.Array]:
-        return self.joint.total(*self.joint.tables(trace, values)), values[self.place]
+    def weigh(self, trace: Trace, values: Values) -> tuple[Summed, Any]:
+        return self.joint.total(*self.joint.tables(trace, values)), ()
+
+    def mean(self, trace: Trace, values: Values, weights: Any) -> jax.Array:
+        return values[self.place]
 
 
 class Clamped(NamedTuple):
@@ -119,10 +130,12 @@ class Clamped(NamedTuple):
     def num_runs(self) -> int:
         return len(self.labels) if self.numbers is None else 0
 
-    def run(self, trace: Trace, values: Values) -> tuple[Summed, jax.Array]:
+    def weigh(self, trace: Trace, values: Values) -> tuple[Summed, Any]:
         summed = self.joint.total(*self.joint.tables(trace, values))
-        outputs = self.outputs(trace, values)
-        return summed, _mean(jnp.ravel(summed.clamped), self.chosen, outputs)
+        return summed, _log_shares(jnp.ravel(summed.clamped))[self.chosen]
+
+    def mean(self, trace: Trace, values: Values, weights: Any) -> jax.Array:
+        return _mean(weights, self.outputs(trace, values))
 
     def outputs(self, trace: Trace, values: Values) -> jax.Array:
         """All outputs at the chosen joint values."""
@@ -138,11 +151,13 @@ def _not_zero(numbers: np.ndarray) -> np.ndarray:
     return chosen if chosen.size else np.array([0])
 
 
-def _mean(log_weights: jax.Array, chosen: np.ndarray, outputs: Any) -> jax.Array:
-    """The mean of outputs with weights exp(log_weights), of which only the chosen ones matter."""
+def _log_shares(log_weights: jax.Array) -> jax.Array:
+    return log_weights - log_sum_exp(log_weights)
+
+
+def _mean(log_shares: jax.Array, outputs: Any) -> jax.Array:
     # No share is above 1, and the absolute value shows it to whoever reads the expression.
-    shares = jnp.exp(-jnp.abs(log_weights[chosen] - log_sum_exp(log_weights)))
-    return jnp.sum(shares[:, None] * outputs, axis=0)
+    return jnp.sum(jnp.exp(-jnp.abs(log_shares))[:, None] * outputs, axis=0)
 
 
 # --- outputs with many labels: each by its own way ---
@@ -154,7 +169,6 @@ class Several(NamedTuple):
     joint: Sum
     terms: tuple[Terms, ...]
     counted: tuple[Counted, ...]
-    size: int
 
     @classmethod
     def of(cls, trace: Trace, density: Layout, place: int) -> Several:
@@ -164,9 +178,8 @@ class Several(NamedTuple):
             terms += [one] if isinstance(one, Terms) else []
             counted += [one] if isinstance(one, Counted) else []
         tables = [table for one in terms for table in one.tables]
-        size = trace.expression.avals[place].shape[0]
         joint = Sum.of(trace, density, (), tables)
-        return cls(joint, tuple(terms), tuple(counted), size)
+        return cls(joint, tuple(terms), tuple(counted))
 
     @property
     def wanted(self) -> list[int]:
@@ -176,7 +189,7 @@ class Several(NamedTuple):
     def num_runs(self) -> int:
         return sum(one.num_runs for one in (*self.terms, *self.counted))
 
-    def run(self, trace: Trace, values: Values) -> tuple[Summed, jax.Array]:
+    def weigh(self, trace: Trace, values: Values) -> tuple[Summed, Any]:
         tables, rest = self.joint.tables(trace, values)
         sizes = trace.sizes
         zeros = [
@@ -189,19 +202,18 @@ class Several(NamedTuple):
             summed = self.joint.total([*tables, *further], rest)
             return summed.log_total, summed
 
-        if zeros:
-            # The slopes of the log sum by the entries of a table are the probabilities of these.
-            shares, summed = jax.grad(total, has_aux=True)(zeros)
-        else:
-            shares, summed = [], total([])[1]
-        every, outputs = iter(shares), jnp.zeros(self.size)
+        # The slopes of the log sum by the entries of a table are the probabilities of these.
+        shares, summed = jax.grad(total, has_aux=True)(zeros) if zeros else ([], total([])[1])
+        return summed, (shares, [one.log_shares(tables) for one in self.counted])
+
+    def mean(self, trace: Trace, values: Values, weights: Any) -> jax.Array:
+        shares, log_shares = weights
+        every, found = iter(shares), {}
         for one in self.terms:
-            numbers = one.mean(trace, values, [next(every) for _ in one.tables])
-            outputs = jax.lax.dynamic_update_slice(outputs, numbers, (one.start,))
-        for one in self.counted:
-            numbers = one.mean(trace, values, tables)
-            outputs = jax.lax.dynamic_update_slice(outputs, numbers, (one.start,))
-        return summed, outputs
+            found[one.start] = one.mean(trace, values, [next(every) for _ in one.tables])
+        for counted, log_share in zip(self.counted, log_shares, strict=True):
+            found[counted.start] = counted.mean(trace, values, log_share)
+        return jnp.concatenate([found[start] for start in sorted(found)])
 
 
 def _cheapest(trace: Trace, density: Layout, start: int, leaf: int) -> Terms | Counted:
@@ -248,16 +260,16 @@ class Terms(NamedTuple):
     """An output that is a sum of terms with few labels each, or outputs that each have few."""
 
     start: int
+    leaf: int
     size: int
     layout: Layout
-    plain: tuple[int, ...]
 
     @classmethod
     def of(cls, trace: Trace, start: int, leaf: int, limit: int) -> Terms:
         size = math.prod(trace.expression.avals[leaf].shape)
         pieces = trace.pieces([leaf]) if size == 1 else [Piece(leaf)]
         layout = trace.layout(pieces, is_apart=True, limit=limit)
-        return cls(start, size, layout, tuple(piece.place for piece in layout.plain))
+        return cls(start, leaf, size, layout)
 
     @property
     def wanted(self) -> list[int]:
@@ -273,8 +285,8 @@ class Terms(NamedTuple):
 
     def mean(self, trace: Trace, values: Values, shares: list[jax.Array]) -> jax.Array:
         """The outputs' means from the probabilities of the labels of each table."""
-        if self.size > 1 and self.layout.plain:
-            return jnp.ravel(values[self.plain[0]]).astype(jnp.result_type(float))
+        if not self.layout.runs and self.layout.plain == (Piece(self.leaf),):
+            return jnp.ravel(values[self.leaf]).astype(jnp.result_type(float))
         tables, rest = tabulate(trace.expression, self.layout, values, trace.label_input)
         every, cells = iter(shares), [cell for one in self.layout.runs for cell in one.cells]
         outputs = jnp.zeros(self.size) + rest
@@ -337,14 +349,17 @@ class Counted(NamedTuple):
     def num_runs(self) -> int:
         return 0
 
-    def mean(self, trace: Trace, values: Values, tables: list[jax.Array]) -> jax.Array:
-        log_weights = count(self.elimination, tables, self.counts)[: len(self.values[0])]
+    def log_shares(self, tables: list[jax.Array]) -> jax.Array:
+        """The log probability of every value of the counts."""
+        return _log_shares(count(self.elimination, tables, self.counts)[: len(self.values[0])])
+
+    def mean(self, trace: Trace, values: Values, log_shares: jax.Array) -> jax.Array:
         given = {
             cut: jnp.asarray(numbers) for cut, numbers in zip(self.cuts, self.values, strict=True)
         }
         outputs = trace.evaluate_at(self.leaf, values, given)
-        flat = outputs.reshape(len(log_weights), -1).astype(log_weights.dtype)
-        return _mean(log_weights, np.arange(len(log_weights)), flat)
+        flat = outputs.reshape(len(log_shares), -1).astype(log_shares.dtype)
+        return _mean(log_shares, flat)
 
 
 def _cuts(trace: Trace, leaf: int) -> list[int]:
