@@ -1,1 +1,1 @@
-"""Programs with discrete sites that are summed out: NumPyro's examples, and problems with truths."""
+"""Programs whose discrete sites are summed out: NumPyro's examples, and problems with truths."""

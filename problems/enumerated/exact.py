@@ -152,7 +152,7 @@ def hidden_states_truth(num_nodes: int = 40) -> np.ndarray:
             alpha /= alpha.sum(axis=0)
         return log_scale, alpha[1]
 
-    log_z, last = forward(lambda t: False)
+    log_z, last = forward(lambda _: False)
     log_path, _ = forward(lambda t: 18 <= t < 30)
     values = np.stack([stay, last, np.exp(log_path - log_z)])
     return _average(stats.beta.logpdf(stay, 4, 2) + log_z, values, weights)
@@ -181,8 +181,8 @@ def coal_mining(counts: Any) -> Any:
     return early, year > 45
 
 
-def coal_mining_truth(num_nodes: int = 0) -> np.ndarray:
-    """Given the year the rates have gamma distributions; `num_nodes` is not needed."""
+def coal_mining_truth(_: int = 0) -> np.ndarray:
+    """Given the year the rates have gamma distributions."""
     years = np.arange(1, len(DISASTERS))
     before = np.cumsum(DISASTERS)[:-1]
     after = DISASTERS.sum() - before
@@ -207,8 +207,8 @@ def spike_and_slab(x: Any, y: Any) -> Any:
     return is_in
 
 
-def spike_and_slab_truth(num_nodes: int = 0) -> np.ndarray:
-    """Gaussian evidences of all 256 subsets; `num_nodes` is not needed."""
+def spike_and_slab_truth(_: int = 0) -> np.ndarray:
+    """Gaussian evidences of all 256 subsets."""
     log_z, flags = [], np.array(list(itertools.product((0, 1), repeat=8)))
     for row in flags:
         chosen = DESIGN[:, row == 1]
@@ -237,7 +237,8 @@ def abundance(visits: Any) -> Any:
 
 def abundance_truth(num_nodes: int = 60) -> np.ndarray:
     (rate, seen), weights = _grid(
-        panels((0.0, 5.0, 12.0, 40.0), num_nodes), panels((0.0, 0.3, 0.7, 1.0), num_nodes)
+        panels((0.0, 5.0, 12.0, 40.0, 120.0), num_nodes),
+        panels((0.0, 0.05, 0.3, 0.7, 1.0), num_nodes),
     )
     counts = np.arange(MOST + 1)
     log_law = stats.poisson.logpmf(counts[:, None], rate)
@@ -298,8 +299,8 @@ def alarm() -> Any:
     return burglary, burglary & earthquake, rings
 
 
-def alarm_truth(num_nodes: int = 0) -> np.ndarray:
-    """All eight states; `num_nodes` is not needed."""
+def alarm_truth(_: int = 0) -> np.ndarray:
+    """All eight states."""
     weights, values = [], []
     for b, e, a in itertools.product((0, 1), repeat=3):
         chance = {(0, 0): 0.001, (0, 1): 0.29, (1, 0): 0.94, (1, 1): 0.95}[b, e]

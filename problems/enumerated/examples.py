@@ -74,7 +74,9 @@ def _follow_by_hand(captures: Any, survival: Any, recapture: Any) -> None:
         moves = []
         for now in (0, 1):
             known = [
-                log_alpha[before] + log_chance(phi * before, now) + log_chance(recapture * now, seen)
+                log_alpha[before]
+                + log_chance(phi * before, now)
+                + log_chance(recapture * now, seen)
                 for before in (0, 1)
             ]
             total = jnp.logaddexp(*known)
@@ -90,27 +92,27 @@ def _follow_by_hand(captures: Any, survival: Any, recapture: Any) -> None:
     numpyro.factor("captures", jnp.sum(jnp.logaddexp(*log_alpha)))
 
 
-def constant_survival(captures: Any, is_male: Any) -> Any:
+def constant_survival(captures: Any) -> Any:
     phi = numpyro.sample("phi", dist.Uniform(0.0, 1.0))
     rho = numpyro.sample("rho", dist.Uniform(0.0, 1.0))
     _follow(captures, lambda: phi, rho)
     return phi > 0.9
 
 
-def constant_survival_by_hand(captures: Any, is_male: Any) -> Any:
+def constant_survival_by_hand(captures: Any) -> Any:
     phi = numpyro.sample("phi", dist.Uniform(0.0, 1.0))
     rho = numpyro.sample("rho", dist.Uniform(0.0, 1.0))
     _follow_by_hand(captures, phi, rho)
     return phi > 0.9
 
 
-def yearly_survival(captures: Any, is_male: Any) -> Any:
+def yearly_survival(captures: Any) -> Any:
     rho = numpyro.sample("rho", dist.Uniform(0.0, 1.0))
     _follow(captures, lambda: numpyro.sample("phi", dist.Uniform(0.0, 1.0)), rho)
     return rho > 0.9
 
 
-def yearly_survival_by_hand(captures: Any, is_male: Any) -> Any:
+def yearly_survival_by_hand(captures: Any) -> Any:
     rho = numpyro.sample("rho", dist.Uniform(0.0, 1.0))
     years = captures.shape[1] - 1
     phi = numpyro.sample("phi", dist.Uniform(0.0, 1.0).expand([years]))
@@ -118,7 +120,7 @@ def yearly_survival_by_hand(captures: Any, is_male: Any) -> Any:
     return rho > 0.9
 
 
-def random_survival(captures: Any, is_male: Any) -> Any:
+def random_survival(captures: Any) -> Any:
     mean = logit(numpyro.sample("phi_mean", dist.Uniform(0.0, 1.0)))
     sigma = numpyro.sample("phi_sigma", dist.Uniform(0.0, 10.0))
     rho = numpyro.sample("rho", dist.Uniform(0.0, 1.0))
@@ -131,7 +133,7 @@ def random_survival(captures: Any, is_male: Any) -> Any:
     return rho
 
 
-def random_survival_by_hand(captures: Any, is_male: Any) -> Any:
+def random_survival_by_hand(captures: Any) -> Any:
     mean = logit(numpyro.sample("phi_mean", dist.Uniform(0.0, 1.0)))
     sigma = numpyro.sample("phi_sigma", dist.Uniform(0.0, 10.0))
     rho = numpyro.sample("rho", dist.Uniform(0.0, 1.0))
@@ -321,7 +323,7 @@ def tunes(sequences: Any, lengths: Any) -> Any:
 
 def tunes_by_hand(sequences: Any, lengths: Any) -> Any:
     probs_x, probs_y = _tune_sites(2, sequences.shape[2])
-    total = 0.0
+    total = jnp.zeros(())
     for sequence, length in zip(sequences, np.asarray(lengths), strict=True):
         log_alpha = jnp.array([0.0, -jnp.inf])
         for t in range(int(length)):
@@ -371,11 +373,9 @@ def imputation_by_hand(is_exposed: Any, response: Any) -> Any:
 
 
 EXAMPLES = {
-    "capture_recapture_1": Example(
-        constant_survival, constant_survival_by_hand, (CAPTURES, IS_MALE)
-    ),
-    "capture_recapture_2": Example(yearly_survival, yearly_survival_by_hand, (CAPTURES, IS_MALE)),
-    "capture_recapture_3": Example(random_survival, random_survival_by_hand, (CAPTURES, IS_MALE)),
+    "capture_recapture_1": Example(constant_survival, constant_survival_by_hand, (CAPTURES,)),
+    "capture_recapture_2": Example(yearly_survival, yearly_survival_by_hand, (CAPTURES,)),
+    "capture_recapture_3": Example(random_survival, random_survival_by_hand, (CAPTURES,)),
     "capture_recapture_4": Example(survival_by_sex, survival_by_sex_by_hand, (CAPTURES, IS_MALE)),
     "capture_recapture_5": Example(
         survival_by_sex_and_year, survival_by_sex_and_year_by_hand, (CAPTURES, IS_MALE)

@@ -98,7 +98,8 @@ def test_refusals() -> None:
     with pytest.raises(ValueError, match="at least 100"):
         ep.BridgeSampling(num_samples=10)
     with pytest.raises(ep.ProgramError, match="'m'"):
-        ep.log_evidence(bound("branching"), ep.BridgeSampling())
+        model = ep.expectation(PROBLEMS["branching"].model, enumerate=False)
+        ep.log_evidence(model(*PROBLEMS["branching"].args), ep.BridgeSampling())
 
 
 def test_a_part_without_mass_is_reported() -> None:

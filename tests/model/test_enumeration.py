@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import itertools
+import math
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -15,8 +16,11 @@ import numpyro.distributions as dist
 import pytest
 from numpyro import handlers
 from numpyro.contrib.control_flow import scan
+from scipy import stats
 
 import estimand as ep
+from estimand.model.enumerated import EnumeratedModel, Labels
+from tests.stats import FAILURE_RATE
 
 pytestmark = pytest.mark.usefixtures("relaxed_ranks")
 
@@ -88,7 +92,9 @@ def spike(y: Any) -> Any:
 
 def chain(y: Any) -> Any:
     p = numpyro.sample("p", dist.Beta(2.0, 2.0))
-    trans = jnp.stack([jnp.array([0.5, 0.3, 0.2]), jnp.stack([p / 2, 1 - p, p / 2]), jnp.ones(3) / 3])
+    trans = jnp.stack(
+        [jnp.array([0.5, 0.3, 0.2]), jnp.stack([p / 2, 1 - p, p / 2]), jnp.ones(3) / 3]
+    )
 
     def step(z: Any, y: Any) -> Any:
         z = numpyro.sample("z", dist.Categorical(trans[z]), infer=MARK)
@@ -196,7 +202,7 @@ def one_by_one(case: Case, kept: np.ndarray, names: list[str]) -> Whole:
     """The program with its labels drawn, at all their joint values."""
     density = ep.Density.of(ep.expectation(case.model, enumerate=False)(*case.args))
     discrete = [site for site in density.model.sites if site.name in names]
-    supports = []
+    supports: list[range] = []
     for site in discrete:
         first = 2 if site.name == "k" else 0
         for _ in range(site.size):
@@ -208,6 +214,11 @@ def one_by_one(case: Case, kept: np.ndarray, names: list[str]) -> Whole:
 
 def log_sum(values: np.ndarray) -> float:
     return float(np.logaddexp.reduce(values))
+
+
+def labels_of_density(density: ep.Density) -> tuple[Labels, ...]:
+    assert isinstance(density.model, EnumeratedModel)
+    return density.model.labels
 
 
 def summed(case: Case) -> ep.Density:
@@ -239,7 +250,7 @@ def found_at(density: ep.Density, rng_key: jax.Array) -> Found:
 def test_sums_and_their_slopes_are_those_of_all_joint_values(name: str) -> None:
     case = CASES[name]
     density = summed(case)
-    names = [site.name for site in density.model.labels]
+    names = [site.name for site in labels_of_density(density)]
     for seed in range(2):
         found = found_at(density, jax.random.key(seed))
         truth = one_by_one(case, np.asarray(found.position), names)
@@ -250,3 +261,128 @@ def test_sums_and_their_slopes_are_those_of_all_joint_values(name: str) -> None:
         np.testing.assert_allclose(found.outputs, shares @ truth.outputs, rtol=1e-9, atol=1e-14)
         slopes = np.where(shares > 0, truth.slopes.T, 0.0) @ shares
         np.testing.assert_allclose(found.slopes, slopes, rtol=1e-8, atol=1e-10)
+
+
+# Draws of what is summed out ----------------------------------------------------------------------
+
+
+def test_labels_are_drawn_from_their_conditionals() -> None:
+    """Of all sites given a position, against the shares of all joint values."""
+    for name in ("chain", "nested", "impossible"):
+        case = CASES[name]
+        density = summed(case)
+        names = [site.name for site in labels_of_density(density)]
+        found = found_at(density, jax.random.key(0))
+        truth = one_by_one(case, np.asarray(found.position), names)
+        shares = np.exp(truth.log_joint - log_sum(truth.log_joint))
+        keys = jax.random.split(jax.random.key(1), 4000)
+        draw = jax.vmap(
+            lambda key, d=density, p=found.position: d.model.summed_values(key, p, d.arrays, 0, 0)
+        )
+        drawn = jax.jit(draw)(keys)
+        flat = np.concatenate([np.asarray(drawn[n]).reshape(4000, -1) for n in names], axis=1)
+        first = np.array(
+            [
+                site.supports[k][0]
+                for site in labels_of_density(density)
+                for k in range(len(site.supports))
+            ]
+        )
+        codes = np.ravel_multi_index(tuple((flat - first).astype(int).T), case.sizes)
+        counts = np.bincount(codes, minlength=shares.size)
+        assert (counts[shares == 0] == 0).all()
+        likely = shares > 0.01
+        observed = np.append(counts[likely], counts[~likely].sum())
+        expected = 4000 * np.append(shares[likely], shares[~likely].sum())
+        is_there = expected > 1e-6
+        statistic = np.sum((observed[is_there] - expected[is_there]) ** 2 / expected[is_there])
+        assert_below_chi_squared(statistic, int(is_there.sum()) - 1)
+
+
+def assert_below_chi_squared(statistic: float, degrees: int) -> None:
+    assert stats.chi2.sf(statistic, degrees) > FAILURE_RATE
+
+
+def test_draws_of_the_target_have_labels_in_proportion_to_it() -> None:
+    @ep.expectation
+    def program(y: Any) -> Any:
+        mu = numpyro.sample("mu", dist.Normal(0.0, 1.0))
+        with numpyro.plate("rows", 3):
+            z = numpyro.sample("z", dist.Bernoulli(0.4))
+            numpyro.sample("y", dist.Normal(mu + z, 1.0), obs=y)
+        return z[1] == 1
+
+    result = ep.estimate_expectation(program(Y[:3]), rng_key=1)
+    assert result.samples()["z"].shape == (1000, 3)
+    assert (result.samples("gamma1_plus")["z"][:, 1] == 1).all()
+    share = result.samples()["z"][:, 1].mean()
+    assert abs(share - result.value) < 5 * math.sqrt(result.value * (1 - result.value) / 1000)
+
+
+# What is summed out, and what is refused ----------------------------------------------------------
+
+
+def labels_of(program: ep.ExpectationProgram, *args: Any) -> list[str]:
+    model = ep.Density.of(program(*args)).model
+    return [site.name for site in getattr(model, "labels", ())]
+
+
+def unmarked(y: Any) -> Any:
+    k = numpyro.sample("k", dist.DiscreteUniform(0, 3))
+    n = numpyro.sample("n", dist.Poisson(2.0))
+    numpyro.sample("y", dist.Normal(k + 0.5 * n, 1.0), obs=y)
+    return n
+
+
+def test_the_switch() -> None:
+    assert labels_of(ep.expectation(unmarked), 1.0) == ["k"]
+    assert labels_of(ep.expectation(unmarked, enumerate=False), 1.0) == []
+    with pytest.raises(ep.ProgramError, match=r"site 'n'.*Poisson.*infinitely many"):
+        labels_of(ep.expectation(unmarked, enumerate=True), 1.0)
+    with pytest.raises(ValueError, match="enumerate must be True, False or None"):
+        ep.expectation(unmarked, enumerate="parallel")  # type: ignore[call-overload]
+
+
+def mark(is_marked: bool) -> dict[str, str]:
+    return {"enumerate": "parallel"} if is_marked else {}
+
+
+def path(y: Any, is_marked: bool) -> Any:
+    law = dist.Bernoulli(0.5).expand([30]).to_event(1)
+    z = numpyro.sample("z", law, infer=mark(is_marked))
+    numpyro.sample("y", dist.Normal(z, 1.0).to_event(1), obs=y)
+    start = jnp.zeros((), z.dtype)
+    return jax.lax.scan(lambda most, one: (jnp.maximum(most, one + most), None), start, z)[0]
+
+
+def test_a_function_of_all_labels_is_refused_by_name_if_they_are_marked() -> None:
+    y = np.zeros(30)
+    assert labels_of(ep.expectation(path), y, False) == []
+    with pytest.raises(ep.ProgramError, match=r"'z' of program 'path'.*30 labels.*4,096 at most"):
+        labels_of(ep.expectation(path), y, True)
+
+
+def test_a_support_that_depends_on_a_label() -> None:
+    def model(is_marked: bool) -> Any:
+        k = numpyro.sample("k", dist.Bernoulli(0.5), infer=mark(is_marked))
+        return numpyro.sample("x", dist.Uniform(0.0, 1.0 + k))
+
+    assert labels_of(ep.expectation(model), False) == []
+    with pytest.raises(ep.ProgramError, match="the support of site 'x' depends on them"):
+        labels_of(ep.expectation(model), True)
+
+
+def test_fresh_data_share_compiled_code_unless_the_labels_change_places() -> None:
+    program = ep.expectation(groups)
+    model = ep.Density.of(program(Y, GROUP)).model
+    assert ep.Density.of(program(Y + 1.0, GROUP)).model == model
+    assert ep.Density.of(program(Y, GROUP[::-1])).model != model
+
+
+def test_sizes_that_are_not_alike() -> None:
+    def model() -> Any:
+        n = numpyro.sample("n", dist.Binomial(np.array([1, 3]), 0.5))
+        return jnp.sum(n)
+
+    result = ep.estimate_expectation(ep.expectation(model)())
+    assert math.isclose(result.value, 2.0, rel_tol=1e-12)

@@ -202,7 +202,7 @@ def test_representations() -> None:
 
 def test_a_program_is_made_from_a_function() -> None:
     with pytest.raises(TypeError, match="made from a function, not from 3"):
-        ep.expectation(3)  # type: ignore[arg-type]
+        ep.expectation(3)  # type: ignore[call-overload]
 
 
 # expect ------------------------------------------------------------------------------------------

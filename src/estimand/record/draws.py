@@ -123,8 +123,6 @@ def _summed(density: Density, rows: jax.Array) -> dict[str, jax.Array]:
     def drawn(row: jax.Array) -> dict[str, jax.Array]:
         rng_key = jax.random.key(row[-1].astype(jnp.uint32))
         model: Any = density.model
-        return model.summed_values(
-            rng_key, row[:-1], density.arrays, density.output, density.sign
-        )
+        return model.summed_values(rng_key, row[:-1], density.arrays, density.output, density.sign)
 
     return jax.vmap(drawn)(rows)

@@ -13,7 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from estimand.model.enumerated.elimination import Elimination, Source, take_rows, log_sum_exp
+from estimand.model.enumerated.elimination import Elimination, Source, log_sum_exp, take_rows
 
 
 class Counts(NamedTuple):
@@ -40,7 +40,9 @@ def count(elimination: Elimination, tables: Sequence[Array], counts: Sequence[Co
     every = [table[..., None, :] for table in tables]
     every += [jnp.asarray(one.table()) for one in counts]
     for one in elimination.rounds:
-        product = _product([_spread(every[s.table], s, one.around.shape[1] + 1) for s in one.sources])
+        product = _product(
+            [_spread(every[s.table], s, one.around.shape[1] + 1) for s in one.sources]
+        )
         every.append(log_sum_exp(product))
     factors = [_total(take_rows(every[source.table], source.rows)) for source in elimination.left]
     return _product([factor[:, None] for factor in factors])[:, 0]

@@ -211,9 +211,7 @@ class _Order:
 
     def _sum_some(self, open_labels: set[int]) -> set[int]:
         around = {v: self._around(v) for v in open_labels}
-        costs = {
-            v: math.prod(self.sizes[w] for w in (v, *others)) for v, others in around.items()
-        }
+        costs = {v: math.prod(self.sizes[w] for w in (v, *others)) for v, others in around.items()}
         least = min(costs.values())
         if least > MAX_JOINT:
             raise TooManyError(f"{least:,} joint values; {MAX_JOINT:,} at most")
@@ -250,11 +248,11 @@ class _Order:
         scopes = np.array([around[v] for v in labels], int).reshape(len(labels), -1)
         self.rounds.append(Round(np.array(labels), scopes, sources))
         self.price += _ROUND_PRICE
-        for row, v in enumerate(labels):
+        for place, v in enumerate(labels):
             for old in list(self.rows[v]):
                 for w in old.scope:
                     self.rows[w].discard(old)
-            self._add(_Row(self.num_tables, row, around[v]))
+            self._add(_Row(self.num_tables, place, around[v]))
         self.num_tables += 1
 
 

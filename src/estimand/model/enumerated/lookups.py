@@ -12,7 +12,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from estimand.model.enumerated.expression import Expression, Reached, Step
+from estimand.model.enumerated.expression import Expression, Step
+from estimand.model.enumerated.reach import Reached
 
 
 class Lookup(NamedTuple):
@@ -130,7 +131,7 @@ def _spread(value: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
 
 
 def _binary(function: Any) -> Any:
-    return lambda step, shape, a, b: function(_spread(a, shape), _spread(b, shape))
+    return lambda _, shape, a, b: function(_spread(a, shape), _spread(b, shape))
 
 
 def _broadcast(step: Step, shape: tuple[int, ...], value: np.ndarray) -> np.ndarray:
@@ -140,16 +141,16 @@ def _broadcast(step: Step, shape: tuple[int, ...], value: np.ndarray) -> np.ndar
     return np.broadcast_to(value.reshape(inner), shape)
 
 
-def _select(step: Step, shape: tuple[int, ...], which: Any, *cases: np.ndarray) -> np.ndarray:
+def _select(_: Step, shape: tuple[int, ...], which: Any, *cases: np.ndarray) -> np.ndarray:
     spread = [_spread(case, shape) for case in cases]
     return np.where(_spread(which, shape).astype(bool), spread[-1], spread[0])
 
 
-def _converted(step: Step, shape: tuple[int, ...], value: np.ndarray) -> np.ndarray:
+def _converted(step: Step, _: tuple[int, ...], value: np.ndarray) -> np.ndarray:
     return value.astype(step.params["new_dtype"])
 
 
-def _reshaped(step: Step, shape: tuple[int, ...], value: np.ndarray) -> np.ndarray:
+def _reshaped(_: Step, shape: tuple[int, ...], value: np.ndarray) -> np.ndarray:
     return value.reshape(shape)
 
 

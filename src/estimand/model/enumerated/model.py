@@ -1,7 +1,7 @@
 """A model whose discrete sites are summed out in every evaluation: a model without them.
 
-γ(x) = Σ_z γ(x, z), and in the place of f its mean given the rest, F(x) = Σ_z γ(x, z) f(x, z) / γ(x).
-Then E[f] = ∫ γF / ∫ γ, and ∫ γ|F| is never more than ∫ Σ_z γ|f|.
+γ(x) = Σ_z γ(x, z), and in the place of f is its mean given the rest,
+F(x) = Σ_z γ(x, z) f(x, z) / γ(x). Then E[f] = ∫ γF / ∫ γ, and ∫ γ|F| is never more than ∫ Σ_z γ|f|.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from estimand.model.enumerated.expression import Fixed
 from estimand.model.enumerated.plan import Plan, plan_of
+from estimand.model.enumerated.reach import Fixed
 from estimand.model.enumerated.trace import Apart, traced
 from estimand.model.layout import Coordinates, Layout, Output, Site
 from estimand.model.protocol import Assessment, Data, Evaluation, Identity, Model, Redraw
@@ -34,6 +34,10 @@ class Splittable(Model, Protocol):
     """A model that knows its log density site by site; its last sites are summed out."""
 
     def apart(self, position: jax.Array, data: Data, num_kept: int) -> Apart: ...
+
+    def in_coordinates(self, coordinates: Coordinates) -> Splittable: ...
+
+    def without_output(self) -> Splittable: ...
 
     def keeping_plain(self, names: tuple[str, ...]) -> Splittable:
         """The same with some sites in plain coordinates, whatever those of the others are."""
@@ -216,8 +220,7 @@ class EnumeratedModel:
             return self.inner.apart(jnp.concatenate([position, labels]), data, num_kept)
 
         structs = [
-            jax.ShapeDtypeStruct(aval.shape, aval.dtype, weak_type=aval.weak_type)
-            for aval in avals
+            jax.ShapeDtypeStruct(aval.shape, aval.dtype, weak_type=aval.weak_type) for aval in avals
         ]
         trace = traced(function, self._dimension, self._supports, structs, known)
         return plan_of(trace, self.output is not None)
@@ -233,10 +236,12 @@ class MixedError(ValueError):
 
 
 def _check_kept(sites: tuple[Site, ...], plan: Plan) -> None:
-    """Refuses labels on which the support of a kept site depends, or the prior of a discrete one."""
+    """Refuses labels on which a kept site's support depends, or a discrete one's prior."""
     for site, place in zip(sites, plan.trace.results.values, strict=True):
         if plan.trace.reach(place) is not None:
             raise MixedError(f"the support of site {site.name!r} depends on them")
     for k in plan.mixed:
         if sites[k].is_discrete:
-            raise MixedError(f"the prior of site {sites[k].name!r}, which is drawn, depends on them")
+            raise MixedError(
+                f"the prior of site {sites[k].name!r}, which is drawn, depends on them"
+            )

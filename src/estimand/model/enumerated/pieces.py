@@ -1,4 +1,4 @@
-"""A sum as its pieces: what is added up in a log density, each with the few labels it depends on."""
+"""A sum as its pieces: what is added up in a log density, each with labels of its own."""
 
 from __future__ import annotations
 
@@ -7,7 +7,8 @@ from typing import Any, NamedTuple
 
 import jax.numpy as jnp
 
-from estimand.model.enumerated.expression import Expression, Reached, Step
+from estimand.model.enumerated.expression import Expression, Step
+from estimand.model.enumerated.reach import Reached
 
 # Steps after which the sum over all elements is the same.
 _SAME_SUM = ("reshape", "squeeze", "expand_dims", "transpose", "rev", "copy", "copy_p")

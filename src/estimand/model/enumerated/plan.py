@@ -67,9 +67,7 @@ class Plan:
         """Whether the outputs do not depend on the labels."""
         return isinstance(self.target, Free)
 
-    def _weigh(
-        self, position: jax.Array, data: Sequence[Any]
-    ) -> tuple[jax.Array, jax.Array, Any]:
+    def _weigh(self, position: jax.Array, data: Sequence[Any]) -> tuple[jax.Array, jax.Array, Any]:
         """Log prior, log likelihood, and the weights for the target."""
         trace, values = self.trace, self._start.values(self.trace, position, data)
         if self.target is None:

@@ -17,9 +17,10 @@ import jax.numpy as jnp
 import numpy as np
 
 from estimand.model.enumerated.elimination import MAX_JOINT, Table, TooManyError
-from estimand.model.enumerated.expression import Expression, Reached, run
+from estimand.model.enumerated.expression import Expression, run
 from estimand.model.enumerated.lookups import Lookup, lookups
 from estimand.model.enumerated.pieces import Piece
+from estimand.model.enumerated.reach import Reached
 
 
 class Cells(NamedTuple):
@@ -97,7 +98,8 @@ def lay_out(
     for piece in pieces:
         reach = found.reach[piece.place]
         if reach is not None:
-            scopes = [tuple(np.flatnonzero(one)) for one in reach.reshape(-1, reach.shape[-1])]
+            rows = reach.reshape(-1, reach.shape[-1])
+            scopes = [tuple(np.flatnonzero(one).tolist()) for one in rows]
             sizes = [len(support) for support in supports]
             colours = _colours(set(scopes), sizes, limit)
             classes.setdefault(colours, []).append((piece, scopes))
@@ -138,7 +140,9 @@ def _colours(scopes: set[tuple[int, ...]], sizes: Sequence[int], limit: int) -> 
     largest = {b for b in blocks if not any(b != c and set(b) <= set(c) for c in blocks)}
     num_runs = sum(_joint(block) for block in largest)
     if num_runs > limit:
-        raise TooManyError(f"one evaluation needs {num_runs:,} runs of the program; {limit:,} at most")
+        raise TooManyError(
+            f"one evaluation needs {num_runs:,} runs of the program; {limit:,} at most"
+        )
     every = tuple(colours.get(v, (-1, 0)) for v in range(len(sizes)))
     return every, tuple(sorted(largest))
 
@@ -220,7 +224,7 @@ def tabulate(
     rest = jnp.zeros(())
     for piece in layout.plain:
         rest += piece.weight(values) * jnp.sum(values[piece.place])
-    tables = []
+    tables: list[jax.Array] = []
     for one in layout.runs:
         flat = _evaluated(expression, one, values, label_input)
         for number, free in enumerate(one.free):

@@ -90,7 +90,7 @@ class Free(NamedTuple):
     def weigh(self, trace: Trace, values: Values) -> tuple[Summed, Any]:
         return self.joint.total(*self.joint.tables(trace, values)), ()
 
-    def mean(self, trace: Trace, values: Values, weights: Any) -> jax.Array:
+    def mean(self, trace: Trace, values: Values, weights: Any) -> jax.Array:  # noqa: ARG002
         return values[self.place]
 
 
@@ -183,11 +183,12 @@ class Several(NamedTuple):
 
     @property
     def wanted(self) -> list[int]:
-        return [place for one in (*self.terms, *self.counted) for place in one.wanted]
+        terms = [place for one in self.terms for place in one.wanted]
+        return terms + [place for one in self.counted for place in one.wanted]
 
     @property
     def num_runs(self) -> int:
-        return sum(one.num_runs for one in (*self.terms, *self.counted))
+        return sum(one.num_runs for one in self.terms)
 
     def weigh(self, trace: Trace, values: Values) -> tuple[Summed, Any]:
         tables, rest = self.joint.tables(trace, values)
@@ -345,10 +346,6 @@ class Counted(NamedTuple):
     def wanted(self) -> list[int]:
         return [self.leaf]
 
-    @property
-    def num_runs(self) -> int:
-        return 0
-
     def log_shares(self, tables: list[jax.Array]) -> jax.Array:
         """The log probability of every value of the counts."""
         return _log_shares(count(self.elimination, tables, self.counts)[: len(self.values[0])])
@@ -437,7 +434,9 @@ def _constant_tables(trace: Trace, layout: Layout) -> tuple[list[np.ndarray], fl
             piece.coefficient * values.reshape(len(one.labels), -1)
             for piece, values in zip(one.pieces, known, strict=True)
         ]
-        rest += sum(float(values[0, free].sum()) for values, free in zip(flat, one.free, strict=True))
+        rest += sum(
+            float(values[0, free].sum()) for values, free in zip(flat, one.free, strict=True)
+        )
         with jax.ensure_compile_time_eval():
             tables += [
                 np.asarray(table_of(jnp.asarray(flat[cells.piece]), cells)) for cells in one.cells

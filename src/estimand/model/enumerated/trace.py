@@ -17,16 +17,9 @@ from estimand.model.enumerated.elimination import (
     eliminate,
     log_sum_exp,
 )
-from estimand.model.enumerated.expression import (
-    Expression,
-    Fixed,
-    Reach,
-    Reached,
-    Step,
-    reached,
-    run,
-)
+from estimand.model.enumerated.expression import Expression, Step, run
 from estimand.model.enumerated.pieces import Piece, pieces_of
+from estimand.model.enumerated.reach import Fixed, Reach, Reached, reached
 from estimand.model.enumerated.tables import Layout, lay_out, tabulate
 
 
