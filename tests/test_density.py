@@ -35,7 +35,7 @@ Y2 = np.array([[0.3, -1.2, 2.0], [0.7, 0.1, -0.4]])
 
 
 def density_of(model: Callable, *args: Any) -> ep.Density:
-    return ep.Density.of(ep.expectation(model)(*args))
+    return ep.Density.of(ep.expectation(model, enumerate=False)(*args))
 
 
 def positions_of(density: ep.Density, rng_key: jax.Array, count: int = 3) -> jax.Array:

@@ -489,6 +489,7 @@ class _Maker:
             clock.between = None
             if density is not None:
                 run = run._replace(outputs=checked(run.outputs, density))
+                run = run.with_notes(*expectation.notes)
         if this_precision() == "single":
             run = run.with_notes("computed in single precision")
         if (note := _shapes_note(expectation)) and clock.num_compilations:

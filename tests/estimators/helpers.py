@@ -18,7 +18,7 @@ PARTS = ("gamma1_plus", "gamma1_minus", "gamma2")
 
 
 def density_of(problem: Problem) -> Density:
-    return Density.of(ep.expectation(problem.model)(*problem.args))
+    return Density.of(ep.expectation(problem.model, enumerate=False)(*problem.args))
 
 
 def log_truth(problem: Problem, part: str) -> float:

@@ -97,8 +97,10 @@ def test_chains_that_disagree_are_not_ok(rng_key: jax.Array) -> None:
 def test_refusals() -> None:
     with pytest.raises(ValueError, match="at least 100"):
         ep.BridgeSampling(num_samples=10)
+    problem = PROBLEMS["branching"]
+    drawn = ep.expectation(problem.model, enumerate=False)(*problem.args)
     with pytest.raises(ep.ProgramError, match="'m'"):
-        ep.log_evidence(bound("branching"), ep.BridgeSampling())
+        ep.log_evidence(drawn, ep.BridgeSampling())
 
 
 def test_a_part_without_mass_is_reported() -> None:

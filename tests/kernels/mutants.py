@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 
 import jax
+import jax.numpy as jnp
 
 from estimand.density import Density
 from estimand.model import Data, Evaluation, NumpyroModel
@@ -15,7 +16,8 @@ class WithoutJacobian(NumpyroModel):
 
     def evaluate(self, position: jax.Array, data: Data) -> Evaluation:
         sites, _ = self._trace(data, self._substitution(position, data))
-        log_prior, _ = self._log_densities(sites, data, None)
+        log_priors, _ = self._log_densities(sites, data, None)
+        log_prior = jnp.stack(log_priors).sum()
         return super().evaluate(position, data)._replace(log_prior=log_prior)
 
 

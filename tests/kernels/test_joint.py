@@ -198,7 +198,7 @@ class Chain(NamedTuple):
 
 def chain_of(name: str, kernel: Any) -> Chain:
     joint = JOINTS[name]
-    density = Density.of(ep.expectation(joint.model)(np.full(joint.shape, 0.5)))
+    density = Density.of(ep.expectation(joint.model, enumerate=False)(np.full(joint.shape, 0.5)))
     assert len(density.arrays) == 1
     return Chain(joint, density, kernel)
 

@@ -189,7 +189,7 @@ def test_random_walk_leaves_discrete_sites_invariant(
 ) -> None:
     """γ2 tempered: the switches' weights, and a given them, are known in closed form."""
     rng = np.random.default_rng(seed)
-    density = Density.of(ep.expectation(mixed)())
+    density = Density.of(ep.expectation(mixed, enumerate=False)())
     pairs = np.array([(0, 0), (0, 1), (1, 0), (1, 1)])
     prior = np.array([0.7 * 0.4, 0.7 * 0.6, 0.3 * 0.4, 0.3 * 0.6])
     weights = prior * np.exp(-beta * (1.4 - pairs.sum(axis=1)) ** 2 / (2 * (1 + beta)))

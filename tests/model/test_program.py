@@ -202,7 +202,7 @@ def test_representations() -> None:
 
 def test_a_program_is_made_from_a_function() -> None:
     with pytest.raises(TypeError, match="made from a function, not from 3"):
-        ep.expectation(3)  # type: ignore[arg-type]
+        ep.expectation(3)  # type: ignore[call-overload]
 
 
 # expect ------------------------------------------------------------------------------------------
@@ -678,7 +678,7 @@ def test_an_improper_prior_with_a_proposal(rng_key: jax.Array) -> None:
     np.testing.assert_allclose(evidence.log_weights, 0.0, atol=1e-12)
 
 
-@ep.expectation
+@ep.expectation(enumerate=False)
 def mixture(y: Any) -> Any:
     component = numpyro.sample("component", dist.Bernoulli(0.5))
     x = numpyro.sample("x", dist.Normal(component, 1.0))

@@ -35,6 +35,7 @@ from estimand.model.protocol import (
     Identity,
     Model,
     Redraw,
+    SummingModel,
 )
 
 __all__ = [
@@ -59,6 +60,7 @@ __all__ = [
     "Redraw",
     "Site",
     "SiteDistributions",
+    "SummingModel",
     "Values",
     "as_numbers",
     "bind",

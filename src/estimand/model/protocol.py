@@ -105,10 +105,27 @@ class Model(Protocol):
     def identity(self, data: Data) -> Identity: ...
 
 
+@runtime_checkable
+class SummingModel(Protocol):
+    """A model that sums over sites which are not in its positions, and can draw them."""
+
+    def can_draw_targets(self, data: Data) -> bool:
+        """Whether they can be drawn in proportion to the return value, too."""
+
+    def summed_values(
+        self, rng_key: jax.Array, position: jax.Array, data: Data, output: Any, sign: Any
+    ) -> dict[str, jax.Array]:
+        """Those sites given a position, in proportion to γ, or to γ times an output or −1 times it.
+
+        `sign` is 0, 1 or −1; the density must be positive at the position.
+        """
+
+
 class Bound:
     """A model together with its data: what `estimate_expectation` takes.
 
-    The last `num_constants` of the arrays are numbers that are written in the model's text.
+    The last `num_constants` of the arrays are numbers that are written in the model's text. `notes`
+    say what was done to the model, and are kept with every estimate.
     """
 
     name: str
@@ -116,6 +133,7 @@ class Bound:
     arrays: Data
     output: Output | None
     num_constants: int = 0
+    notes: tuple[str, ...] = ()
 
     def identity(self) -> Identity:
         """What makes two runs runs of the same thing."""

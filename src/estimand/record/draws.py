@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -12,7 +12,7 @@ import numpy as np
 
 from estimand.density import Density
 from estimand.methods import Run
-from estimand.model import PARTS
+from estimand.model import PARTS, SummingModel
 from estimand.record.parts import used_evidence
 from estimand.runtime import compiled_per_model
 from estimand.sampling import in_chunks, vmapped
@@ -91,6 +91,7 @@ def kept_draws(run: Run, density: Density) -> tuple[KeptDraws, ...]:
         thinned = thin(np.asarray(evidence.log_weights, float), count, rng)
         positions = np.asarray(evidence.positions)[thinned.indices]
         sites, outputs = values_at(density, positions)
+        sites |= _summed_sites(density.part(name, output), positions, rng)
         result.append(KeptDraws(name, output, thinned.log_weights, outputs, sites))
     return tuple(result)
 
@@ -131,6 +132,30 @@ def joined_sites(pieces: Sequence[dict[str, np.ndarray]]) -> dict[str, np.ndarra
     return joined
 
 
+def _summed_sites(
+    part: Density, positions: np.ndarray, rng: np.random.Generator
+) -> dict[str, np.ndarray]:
+    """Draws of the sites that are summed out, given each position; none where there are none."""
+    model = part.model
+    if not isinstance(model, SummingModel):
+        return {}
+    if part.sign != 0 and not model.can_draw_targets(part.arrays):
+        return {}
+    seeds = rng.integers(2**31, size=(len(positions), 1)).astype(float)
+    rows = np.concatenate([positions, seeds], axis=1)
+    return in_chunks(lambda some: _summed(part, jnp.asarray(some)), rows, _CHUNK)
+
+
 @compiled_per_model
 def _values(density: Density, positions: jax.Array) -> tuple[dict[str, jax.Array], jax.Array]:
     return vmapped(lambda u: (density.constrain(u), density.outputs(u)), positions)
+
+
+@compiled_per_model
+def _summed(density: Density, rows: jax.Array) -> dict[str, jax.Array]:
+    def drawn(row: jax.Array) -> dict[str, jax.Array]:
+        rng_key = jax.random.key(row[-1].astype(jnp.uint32))
+        model: Any = density.model
+        return model.summed_values(rng_key, row[:-1], density.arrays, density.output, density.sign)
+
+    return jax.vmap(drawn)(rows)

@@ -6,7 +6,7 @@ from estimand.runtime.compilation import CompilationClock
 from estimand.runtime.compiler import warn_of_wrong_code
 from estimand.runtime.interruption import Interruption
 from estimand.runtime.journal import CheckpointError, Journal
-from estimand.runtime.kept import NUM_KEPT_MODELS, compiled_per_model, quick_compilation
+from estimand.runtime.kept import NUM_KEPT_MODELS, compiled_per_model, compiler_options
 from estimand.runtime.precision import (
     PRECISIONS,
     in_precision,
@@ -33,9 +33,9 @@ __all__ = [
     "bar",
     "cache_on_disk",
     "compiled_per_model",
+    "compiler_options",
     "in_precision",
     "journal",
-    "quick_compilation",
     "require_precision",
     "run_task",
     "this_precision",

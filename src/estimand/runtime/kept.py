@@ -110,20 +110,16 @@ def _compiled(
             compiled = jax.jit(
                 _copy(function),
                 static_argnums=static_argnums,
-                compiler_options=_options(optimisation),
+                compiler_options=compiler_options(optimisation),
             )
             functions[function] = _Compiled(compiled)
         return functions[function]
 
 
-def _options(optimisation: int | None) -> dict[str, Any] | None:
+def compiler_options(optimisation: int | None) -> dict[str, Any] | None:
+    """What `jax.jit` is given for a level of optimisation, which is one of CPUs."""
     is_default = optimisation is None or jax.default_backend() != "cpu"
     return None if is_default else {_OPTIMISATION: optimisation, **_PLAIN_FUSIONS}
-
-
-def quick_compilation() -> dict[str, Any] | None:
-    """Compiler options for code that runs once or twice."""
-    return _options(0)
 
 
 def _copy(function: Callable) -> Callable:

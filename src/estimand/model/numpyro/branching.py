@@ -34,7 +34,7 @@ from estimand.model.numpyro.program import (
 )
 from estimand.model.numpyro.sites import TRACING, drawing_from_prior, is_marked
 from estimand.model.numpyro.transforms import has_integers
-from estimand.runtime import in_precision, quick_compilation
+from estimand.runtime import compiler_options, in_precision
 
 # Values of a site whose probabilities are looked at together.
 NUM_VALUES = 64
@@ -286,7 +286,7 @@ class _Look:
         seeds = np.arange(NUM_DRAWS, dtype=np.uint32)
         words = np.stack([np.full_like(seeds, len(values)), seeds], axis=1)
         keys = jax.random.wrap_key_data(words, impl="threefry2x32")  # type: ignore[arg-type]
-        run = jax.jit(jax.vmap(self._one, (0, 0, None)), compiler_options=quick_compilation())
+        run = jax.jit(jax.vmap(self._one, (0, 0, None)), compiler_options=compiler_options(0))
         self._ask: Callable[[int], tuple] = lambda number: run(keys, known, number)
         try:
             jax.eval_shape(self._one, keys[0], {name: v[0] for name, v in known.items()}, 0)

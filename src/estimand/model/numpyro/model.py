@@ -8,6 +8,7 @@ import inspect
 import math
 import textwrap
 import tokenize
+import zlib
 from collections.abc import Callable, Hashable
 from typing import TYPE_CHECKING, Any
 
@@ -17,6 +18,7 @@ import numpy as np
 import numpyro.distributions as dist
 from numpyro import handlers
 
+from estimand.model.enumerated import Apart
 from estimand.model.layout import (
     PLAIN,
     Coordinates,
@@ -47,7 +49,7 @@ from estimand.model.numpyro.transforms import (
     without_mask,
 )
 from estimand.model.protocol import Assessment, Data, Evaluation, Identity, Redraw
-from estimand.runtime import NUM_KEPT_MODELS
+from estimand.runtime import NUM_KEPT_MODELS, compiler_options
 
 if TYPE_CHECKING:
     from estimand.model.numpyro.program import Arguments, Expectation, ExpectationProgram
@@ -73,6 +75,8 @@ class NumpyroModel:
     freed: tuple[tuple[str, tuple[bool, ...]], ...] = ()
     """For masked sites, which elements NumPyro's own density depends on."""
     coordinates: Coordinates = PLAIN
+    plain: tuple[str, ...] = ()
+    """Sites that are in plain coordinates whatever those of the others are."""
 
     @classmethod
     def of(cls, expectation: Expectation, trace: Hashable) -> NumpyroModel:
@@ -97,18 +101,26 @@ class NumpyroModel:
             return self.places
         return tuple(
             dataclasses.replace(site, is_continuous=True, is_transformed=True)
-            if site.is_discrete
+            if site.is_discrete and site.name not in self.plain
             else site
             for site in self.places
         )
 
     def in_coordinates(self, coordinates: Coordinates) -> NumpyroModel:
-        has_discrete = any(site.is_discrete for site in self.places)
+        has_discrete = any(site.is_discrete and site.name not in self.plain for site in self.places)
         wanted = coordinates._replace(is_relaxed=coordinates.is_relaxed and has_discrete)
         return dataclasses.replace(self, coordinates=wanted)
 
     def without_output(self) -> NumpyroModel:
         return dataclasses.replace(self, output=None)
+
+    def keeping_plain(self, names: tuple[str, ...]) -> NumpyroModel:
+        return dataclasses.replace(self, plain=names)
+
+    def with_last(self, names: tuple[str, ...]) -> NumpyroModel:
+        """The same with some sites last in a position."""
+        ordered = sorted(self.places, key=lambda place: place.name in names)
+        return dataclasses.replace(self, places=_placed(ordered))
 
     def identity(self, data: Data) -> Identity:
         return identity_of(self.program, self.shape_of_data, self.path, data)
@@ -125,15 +137,27 @@ class NumpyroModel:
 
     def evaluate(self, position: jax.Array, data: Data) -> Evaluation:
         sites, value = self._trace(data, self._substitution(position, data))
-        log_prior, log_likelihood = self._log_densities(sites, data, position)
-        return Evaluation(log_prior, log_likelihood, self._outputs(value))
+        log_priors, log_likelihood = self._log_densities(sites, data, position)
+        return Evaluation(_total(log_priors), log_likelihood, self._outputs(value))
+
+    def apart(self, position: jax.Array, data: Data, num_kept: int) -> Apart:
+        """The log density in pieces; the sites after the first `num_kept` are summed out."""
+        sites, value = self._trace(data, self._substitution(position, data))
+        log_priors, log_likelihood = self._log_densities(sites, data, position)
+        return Apart(
+            log_priors=tuple(log_priors[:num_kept]),
+            log_prior_of_labels=_total(log_priors[num_kept:]),
+            log_likelihood=log_likelihood,
+            outputs=self._outputs(value),
+            values=tuple(sites[place.name]["value"] for place in self.places[:num_kept]),
+        )
 
     def assess(self, values: dict[str, jax.Array], data: Data) -> Assessment:
         sites, value = self._trace(data, lambda site: values.get(site["name"]))
-        log_prior, log_likelihood = self._log_densities(sites, data, None)
+        log_priors, log_likelihood = self._log_densities(sites, data, None)
         return Assessment(
             position=self._unconstrain(sites, data),
-            log_prior=log_prior,
+            log_prior=_total(log_priors),
             log_likelihood=log_likelihood,
             outputs=self._outputs(value),
         )
@@ -159,7 +183,11 @@ class NumpyroModel:
 
     def log_scales(self, rng_key: jax.Array, data: Data) -> jax.Array:
         sites, _ = self._trace(data, None, rng_key)
-        fns = [without_mask(sites[place.name]["fn"]) for place in self.places]
+        fns = [
+            without_mask(sites[place.name]["fn"])
+            for place in self.places
+            if place.name not in self.plain
+        ]
         transforms = [location_scale(fn) for fn in fns]
         return jnp.stack(
             [jnp.zeros(())]
@@ -215,10 +243,11 @@ class NumpyroModel:
 
     def _log_densities(
         self, sites: dict, data: Data, position: jax.Array | None
-    ) -> tuple[jax.Array, jax.Array]:
-        """Log prior, with the Jacobian of the position if there is one, and log likelihood."""
-        log_prior = jnp.zeros((), jnp.result_type(float))
-        log_likelihood = log_prior
+    ) -> tuple[list[jax.Array], jax.Array]:
+        """Every site's log prior, with the Jacobian of the position if there is one, and the log
+        likelihood."""
+        log_priors = []
+        log_likelihood = jnp.zeros((), jnp.result_type(float))
         freed = dict(self.freed)
         for place in self.sites:
             site = sites[place.name]
@@ -239,13 +268,13 @@ class NumpyroModel:
                 transform = self._transform(fn, place, centredness)
                 jacobian = jnp.sum(transform.log_abs_det_jacobian(coordinates, site["value"]))
                 log_density = log_density + jacobian if residual is None else residual
-            log_prior += log_density
+            log_priors.append(log_density)
         for site in sites.values():
             if site["type"] == "sample" and site["is_observed"]:
                 log_prob = observed_log_prob(site)
                 scaled = log_prob if site["scale"] is None else site["scale"] * log_prob
                 log_likelihood += jnp.sum(scaled)
-        return log_prior, log_likelihood
+        return log_priors, log_likelihood
 
     def _unconstrain(self, sites: dict, data: Data, rng_key: jax.Array | None = None) -> jax.Array:
         """The position of a trace, with integers at random in their intervals if there is a key."""
@@ -264,15 +293,23 @@ class NumpyroModel:
 
     def _centredness(self, place: Site, data: Data) -> jax.Array | None:
         """How much of the location and scale of a site's prior its coordinates keep."""
-        return place.take(jnp.asarray(data[-1])) if self.coordinates.is_blended else None
+        if not self.coordinates.is_blended or place.name in self.plain:
+            return None
+        return place.take(jnp.asarray(data[-1]))
 
     def _transform(self, fn: Any, place: Site, centredness: Any, fraction: Any = 0.5) -> Any:
         """The map from a site's coordinates to its value."""
+        is_plain = place.name in self.plain
         if place.is_discrete:
-            return Integers(fn, fraction) if self.coordinates.is_relaxed else Numbers()
-        if self.coordinates.is_standardised or self.coordinates.is_blended:
+            is_relaxed = self.coordinates.is_relaxed and not is_plain
+            return Integers(fn, fraction) if is_relaxed else Numbers()
+        if (self.coordinates.is_standardised or self.coordinates.is_blended) and not is_plain:
             return standardised_transform(without_mask(fn), centredness)
         return plain_transform(fn)
+
+
+def _total(log_densities: list[jax.Array]) -> jax.Array:
+    return sum(log_densities, start=jnp.zeros((), jnp.result_type(float)))
 
 
 def _masked(site: dict, log_prob: jax.Array, is_freed: tuple[bool, ...]) -> jax.Array:
@@ -290,8 +327,9 @@ def identity_of(
     program: ExpectationProgram, data: Arguments, path: tuple[Any, ...], arrays: Data
 ) -> Identity:
     """The identity of a bound program, with the constants that it held when it was bound."""
+    asked = (program.functions(data), path)
     return Identity(
-        program=(program.functions(data), path),
+        program=asked if program.enumerate is None else (*asked, program.enumerate),
         data=data.arguments(arrays),
         source=_source_of(program),
     )
@@ -341,9 +379,15 @@ def _places(expectation: Expectation) -> tuple[Site, ...]:
             )
 
     jax.eval_shape(draw, shape_of_key())
+    latents = sorted(expectation.latents, key=lambda latent: latent.is_discrete)
+    return _placed([found[latent.name] for latent in latents])
+
+
+def _placed(sites: list[Site]) -> tuple[Site, ...]:
+    """Sites one after the other."""
     places, start = [], 0
-    for latent in sorted(expectation.latents, key=lambda latent: latent.is_discrete):
-        places.append(dataclasses.replace(found[latent.name], start=start))
+    for site in sites:
+        places.append(dataclasses.replace(site, start=start))
         start = places[-1].stop
     return tuple(places)
 
@@ -400,17 +444,32 @@ class _Text:
 
 @functools.lru_cache(maxsize=NUM_KEPT_MODELS)
 def _compiled_changes(text: _Text, name: str) -> Callable:
-    return jax.jit(functools.partial(_changes, text, name))
+    changes = functools.partial(_changes, text, name)
+    return jax.jit(changes, compiler_options=compiler_options(0))
+
+
+def _anywhere(rng_key: jax.Array, site: dict) -> jax.Array | None:
+    """A value of a continuous site in its support."""
+    if site["type"] != "sample" or site["is_observed"] or site["fn"].support.is_discrete:
+        return None
+    transform = bijection_to(site["fn"].support)
+    if transform is None:
+        return None
+    key = jax.random.fold_in(rng_key, zlib.crc32(site["name"].encode()))
+    key = jax.random.fold_in(key, site["infer"].get("_scan_current_index", 0))
+    return transform(jax.random.normal(key, transform.inverse_shape(site["fn"].shape())))
 
 
 def _changes(text: _Text, name: str, arrays: tuple, keys: jax.Array, step: int) -> jax.Array:
-    """For every element of a site whether NumPyro's own density changes with it, at a prior draw.
+    """For every element of a site whether NumPyro's own density changes with it, at some point.
 
-    It is exchanged for that of another draw, or for the integer a step away.
+    It is exchanged for that of another point, or for the integer a step away. Any point will do:
+    continuous sites are normal in their coordinates, because priors take long to compile.
     """
 
     def draw(rng_key: jax.Array) -> dict[str, dict]:
-        with TRACING, handlers.trace() as sites, drawing_from_prior(rng_key):
+        anywhere = handlers.substitute(substitute_fn=functools.partial(_anywhere, rng_key))
+        with TRACING, handlers.trace() as sites, drawing_from_prior(rng_key), anywhere:
             text.run(arrays)
         return sites
 

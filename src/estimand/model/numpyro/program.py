@@ -12,7 +12,7 @@ import dataclasses
 import functools
 import inspect
 from collections.abc import Callable, Hashable, Iterator
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, overload
 
 import jax
 import jax.numpy as jnp
@@ -21,6 +21,7 @@ import numpyro
 from jax.extend.core import ClosedJaxpr, Literal, jaxprs_in_params
 from numpyro import handlers
 
+from estimand.model.enumerated import EnumeratedModel
 from estimand.model.layout import (
     Output,
     ProgramError,
@@ -30,12 +31,14 @@ from estimand.model.layout import (
     shape_of_key,
 )
 from estimand.model.numpyro.constants import Held
+from estimand.model.numpyro.enumeration import summed_out
 from estimand.model.numpyro.model import NumpyroModel, identity_of
 from estimand.model.numpyro.sharing import is_same_with_arguments, shared_key
 from estimand.model.numpyro.sites import (
     TRACING,
     Latent,
     Marked,
+    SameIntegers,
     Watch,
     check_sites,
     drawing_from_prior,
@@ -113,11 +116,20 @@ class ExpectationProgram:
     Made by `expectation` and `expect`. `model` is the undecorated NumPyro model.
     """
 
-    def __init__(self, model: Callable, target: Callable[[dict[str, Any]], Any] | None = None):
+    def __init__(
+        self,
+        model: Callable,
+        target: Callable[[dict[str, Any]], Any] | None = None,
+        *,
+        enumerate: bool | None = None,  # noqa: A002 - NumPyro's word for it
+    ):
         if not callable(model):
             raise TypeError(f"an expectation program is made from a function, not from {model!r}.")
+        if enumerate not in (None, True, False):
+            raise ValueError(f"enumerate must be True, False or None; it is {enumerate!r}.")
         self.model = model
         self.target = target
+        self.enumerate = enumerate
         functools.update_wrapper(self, model, updated=[])
         self.name = getattr(model, "__name__", type(model).__name__)
 
@@ -132,8 +144,9 @@ class ExpectationProgram:
         args, kwargs = data.arguments(arrays)
         model, target = self.functions(data, arrays)
         if target is None:
-            return model(*args, **kwargs)
-        with handlers.trace() as sites:
+            with SameIntegers():
+                return model(*args, **kwargs)
+        with handlers.trace() as sites, SameIntegers():
             returned = model(*args, **kwargs)
         values = {
             name: site["value"]
@@ -151,11 +164,27 @@ class ExpectationProgram:
         return data.written_functions if arrays is None else data.functions(arrays)
 
 
-def expectation(model: Callable) -> ExpectationProgram:
+@overload
+def expectation(model: Callable, *, enumerate: bool | None = None) -> ExpectationProgram: ...
+
+
+@overload
+def expectation(*, enumerate: bool | None) -> Callable[[Callable], ExpectationProgram]: ...
+
+
+def expectation(
+    model: Callable | None = None,
+    *,
+    enumerate: bool | None = None,  # noqa: A002 - NumPyro's word for it
+) -> ExpectationProgram | Callable[[Callable], ExpectationProgram]:
     """Makes a NumPyro model an expectation program: its return value is the quantity of interest.
 
     Args:
         model: a NumPyro model that returns a number, or a tuple, dict or array of numbers.
+        enumerate: which discrete sites are summed out in every evaluation instead of drawn. By
+            default those that are marked with ``infer={"enumerate": "parallel"}``, and others of
+            few values where that is cheap; the notes of a result say which. False sums out none.
+            True sums out all, or says why it cannot.
 
     Examples:
         >>> @ep.expectation
@@ -165,17 +194,30 @@ def expectation(model: Callable) -> ExpectationProgram:
         ...     return x**3
         >>> program(2.0)
         <expectation of program: 1 output, 1 latent site (x)>
+        >>> @ep.expectation(enumerate=False)
+        ... def drawn():
+        ...     return numpyro.sample("k", dist.Bernoulli(0.3))
+        >>> drawn()
+        <expectation of drawn: 1 output, 1 latent site (k)>
     """
-    return ExpectationProgram(model)
+    if model is None:
+        return functools.partial(ExpectationProgram, enumerate=enumerate)
+    return ExpectationProgram(model, enumerate=enumerate)
 
 
-def expect(model: Callable, f: Callable[[dict[str, Any]], Any]) -> ExpectationProgram:
+def expect(
+    model: Callable,
+    f: Callable[[dict[str, Any]], Any],
+    *,
+    enumerate: bool | None = None,  # noqa: A002 - NumPyro's word for it
+) -> ExpectationProgram:
     """An expectation program from a model that you cannot edit and a function of its sites.
 
     Args:
         model: a NumPyro model.
         f: the quantity of interest, of a dict that has the value of every site of the model by
             name, and the model's return value as ``"return"``.
+        enumerate: as in `expectation`.
 
     Examples:
         >>> def model(y):
@@ -186,7 +228,7 @@ def expect(model: Callable, f: Callable[[dict[str, Any]], Any]) -> ExpectationPr
     """
     if isinstance(model, ExpectationProgram):
         model = model.model
-    return ExpectationProgram(model, f)
+    return ExpectationProgram(model, f, enumerate=enumerate)
 
 
 @dataclasses.dataclass(frozen=True, eq=False, repr=False)
@@ -204,7 +246,7 @@ class Expectation(Bound):
     path: tuple[Any, ...] = ()
 
     @property
-    def model(self) -> NumpyroModel:  # type: ignore[override]
+    def model(self) -> NumpyroModel | EnumeratedModel:  # type: ignore[override]
         """The program as the estimators see it.
 
         It is made anew if the program has changed since, by a global or an attribute that it
@@ -215,11 +257,11 @@ class Expectation(Bound):
         except TypeError as error:
             raise self._wrong_types(error) from error
         trace = shared_key(found.jaxpr, self.program, f"{self.program.name} {found.latents}")
-        known: NumpyroModel | None = self.__dict__.get("_model")
-        if known is None or known.trace != trace:
-            known = NumpyroModel.of(self, trace)
+        known = self.__dict__.get("_model")
+        if known is None or known[0] != trace:
+            known = trace, summed_out(NumpyroModel.of(self, trace), self)
             self.__dict__["_model"] = known
-        return known
+        return known[1]
 
     def _wrong_types(self, error: TypeError) -> ProgramError:
         here = this_precision()
@@ -234,6 +276,11 @@ class Expectation(Bound):
     def arrays(self) -> tuple[jax.Array, ...]:  # type: ignore[override]
         """The data, as they go into compiled code."""
         return self.data.arrays
+
+    @property
+    def notes(self) -> tuple[str, ...]:  # type: ignore[override]
+        model = self.model
+        return (model.note,) if isinstance(model, EnumeratedModel) else ()
 
     def identity(self) -> Identity:
         return identity_of(self.program, self.data, self.path, self.data.numbers)

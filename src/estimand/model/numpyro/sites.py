@@ -83,6 +83,30 @@ class Watch(Messenger):
             )
 
 
+class SameIntegers(Messenger):
+    """A handler under which a `scan` goes on with integers of the type it began with.
+
+    Labels that begin as ``jnp.int32`` meet draws of 64 bits in double precision.
+    """
+
+    def process_message(self, msg: dict) -> None:
+        if msg["type"] != "control_flow" or len(msg["args"]) < 2:
+            return
+        body, *rest = msg["args"]
+
+        def same(carry: Any, x: Any) -> tuple[Any, Any]:
+            after, y = body(carry, x)
+            return jax.tree.map(_with_type_of, carry, after), y
+
+        msg["args"] = (same, *rest)
+
+
+def _with_type_of(before: Any, after: Any) -> Any:
+    types = [jnp.result_type(value) for value in (before, after)]
+    is_other = types[0] != types[1] and all(jnp.issubdtype(one, jnp.integer) for one in types)
+    return jnp.asarray(after, types[0]) if is_other else after
+
+
 def check_sites(program: str, sites: dict[str, dict]) -> tuple[Latent, ...]:
     """The latent sites of a trace, after all sites were checked."""
     latents = []

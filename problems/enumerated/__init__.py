@@ -1,0 +1,1 @@
+"""Programs whose discrete sites are summed out: NumPyro's examples, and problems with truths."""
