@@ -7,6 +7,7 @@ out. None of it knows NumPyro.
 
 from estimand.model.enumerated.elimination import MAX_JOINT, TooManyError
 from estimand.model.enumerated.model import EnumeratedModel, Labels, MixedError
+from estimand.model.enumerated.plan import Plan
 from estimand.model.enumerated.trace import Apart
 
-__all__ = ["MAX_JOINT", "Apart", "EnumeratedModel", "Labels", "MixedError", "TooManyError"]
+__all__ = ["MAX_JOINT", "Apart", "EnumeratedModel", "Labels", "MixedError", "Plan", "TooManyError"]

@@ -16,6 +16,7 @@ from estimand.model.enumerated import (
     EnumeratedModel,
     Labels,
     MixedError,
+    Plan,
     TooManyError,
 )
 from estimand.model.layout import ProgramError, shape_of_key
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
     from estimand.model.numpyro.program import Expectation
 
 # Sites that nobody marked are summed out if one evaluation needs no more runs of the program.
-MAX_UNMARKED_RUNS = 256
+MAX_UNMARKED_RUNS = 64
 
 
 class Candidate(NamedTuple):
@@ -63,7 +64,7 @@ def summed_out(model: NumpyroModel, expectation: Expectation) -> NumpyroModel | 
             made = _without(model, expectation, finite)
         except (TooManyError, MixedError):
             made = None
-        if made is not None and made.plan(expectation.arrays).num_runs <= MAX_UNMARKED_RUNS:
+        if made is not None and _is_worth_it(made.plan(expectation.arrays)):
             return made
     if not required:
         return model
@@ -76,6 +77,15 @@ def summed_out(model: NumpyroModel, expectation: Expectation) -> NumpyroModel | 
             "Leave the mark off the sites that are the cause, or make the program with "
             "enumerate=False: they are then drawn."
         ) from error
+
+
+def _is_worth_it(plan: Plan) -> bool:
+    """Whether sites that nobody marked are summed out rather than drawn.
+
+    Where the prior of a site that is kept depends on them, they are branches: a rare one with most
+    of an expectation is found by drawing its label, and not among the draws of all branches.
+    """
+    return plan.num_runs <= MAX_UNMARKED_RUNS and not plan.mixed
 
 
 def _without(
