@@ -390,15 +390,13 @@ def test_sizes_that_are_not_alike() -> None:
 
 def test_branches_of_a_prior_are_drawn_unless_they_are_marked() -> None:
     """A rare kind of storm has most of the damage: drawing the kind finds it."""
+    probabilities = np.array([0.9, 0.0999, 0.0001])
 
     def storm(is_marked: bool) -> Any:
         infer = {"enumerate": "parallel"} if is_marked else {}
-        kind = numpyro.sample("kind", dist.Categorical(probs=PROBABILITIES), infer=infer)
+        kind = numpyro.sample("kind", dist.Categorical(probs=probabilities), infer=infer)
         return numpyro.sample("damage", dist.LogNormal(jnp.array([0.0, 2.0, 11.0])[kind], 0.7))
 
     program = ep.expectation(storm)
     assert program(True).notes
     assert not program(False).notes
-
-
-PROBABILITIES = np.array([0.9, 0.0999, 0.0001])

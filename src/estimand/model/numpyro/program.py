@@ -279,7 +279,8 @@ class Expectation(Bound):
 
     @property
     def notes(self) -> tuple[str, ...]:  # type: ignore[override]
-        model = self.model
+        known = self.__dict__.get("_model")
+        model = self.model if known is None else known[1]
         return (model.note,) if isinstance(model, EnumeratedModel) else ()
 
     def identity(self) -> Identity:
