@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from estimand.model.numpyro.program import Expectation
 
 # Sites that nobody marked are summed out if one evaluation needs no more runs of the program.
-MAX_UNMARKED_RUNS = 128
+MAX_UNMARKED_RUNS = 256
 
 
 class Candidate(NamedTuple):
