@@ -110,7 +110,7 @@ def log_density_and_shares(
     chosen = np.arange(mixture.size) if chosen is None else chosen
     components = _Components.of(mixture)
     log_densities = np.empty(len(points))
-    shares = np.empty((len(points), chosen.size))
+    shares = np.empty((chosen.size, len(points))).T  # as they are computed, component by component
     for piece in components.pieces(len(points)):
         logs = components.log_densities(points[piece])
         log_densities[piece], relative = _normalised(logs)

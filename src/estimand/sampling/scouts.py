@@ -27,7 +27,7 @@ from estimand.sampling.products import sums_of_products
 from estimand.sampling.resampling import systematic
 from estimand.sampling.tempering import MAX_TEMPERATURES, Population
 
-NUM_BISECTIONS = 24
+MAX_SECANTS = 24
 
 
 class Scouted(NamedTuple):
@@ -379,23 +379,45 @@ def next_temperature(
     reweighting, whole = Reweighting(terms, beta, rungs, path), 1 - beta
     alive = np.count_nonzero(reweighting.log_weights(beta + 1e-9 * whole) > -np.inf)
 
-    def is_fine(step: float) -> bool:
-        log_weights = reweighting.log_weights(beta + step)
+    def excess(log_step: float) -> float:
+        """How much too long a step is: a nearly linear function of its logarithm.
+
+        log(−log(ESS / alive)) less its wanted value; for Gaussian log weights its slope is 2.
+        """
+        log_weights = reweighting.log_weights(beta + math.exp(log_step))
         top = log_weights.max()
         if not top > -np.inf:
-            return False
+            return math.inf
         weights = np.exp(log_weights - top)
-        return bool(weights.sum() ** 2 > target * alive * np.vdot(weights, weights))
+        share = weights.sum() ** 2 / (alive * np.vdot(weights, weights))
+        return math.log(max(-math.log(share), 1e-30) / -math.log(target))
 
-    if is_fine(whole):
-        return 1.0
-    low, high = math.log(whole) - 30.0, math.log(whole)
-    for _ in range(NUM_BISECTIONS):
-        middle = 0.5 * (low + high)
-        low, high = (middle, high) if is_fine(math.exp(middle)) else (low, middle)
-    after = beta + math.exp(low)
+    log_step = _root(excess, math.log(whole), slope=2.0)
+    after = min(beta + math.exp(log_step), 1.0)
     rung = round(after * rungs) / rungs
     return rung if rung > beta and abs(rung - after) < 1e-3 / rungs else after
+
+
+def _root(function: Callable[[float], float], high: float, slope: float) -> float:
+    """Where an increasing function is 0, up to 1e-4 of its value; `high` if it is not above 0.
+
+    Secants within a bracket, the first one by the slope that is expected.
+    """
+    low, value = high - 30.0, function(high)
+    if value <= 0:
+        return high
+    place, last = high, None
+    for _ in range(MAX_SECANTS):
+        if last is not None and value != last[1]:
+            slope = (value - last[1]) / (place - last[0])
+        guess = place - value / slope if slope > 0 and math.isfinite(value) else -math.inf
+        last = (place, value) if math.isfinite(value) else None
+        place = guess if low < guess < high else 0.5 * (low + high)
+        value = function(place)
+        low, high = (low, place) if value > 0 else (place, high)
+        if abs(value) < 1e-4:
+            return place
+    return low
 
 
 def covariance_factors(positions: np.ndarray, log_weights: np.ndarray) -> np.ndarray:

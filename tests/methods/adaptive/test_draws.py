@@ -153,12 +153,18 @@ def test_means_are_those_of_regressions(order: str, seed: int) -> None:
     np.testing.assert_allclose(found, scaled, rtol=1e-10)
 
 
-def test_pseudo_inverses_are_numpys(seed: int) -> None:
+def test_inverses_are_those_of_all_other_replicates(seed: int) -> None:
+    """One control is the sum of the others; another is met by the first replicate alone."""
     rows = np.random.default_rng(seed).normal(size=(3, 20, 5))
+    rows[1:, :, 3] = 0.0
     rows[:, :, 4] = rows[:, :, :4].sum(axis=2)
-    matrices = rows.transpose(0, 2, 1) @ rows
-    expected = np.linalg.pinv(matrices, 1e-8, True)
-    np.testing.assert_allclose(importance._pseudo_inverses(matrices), expected, atol=1e-9)
+    grams = rows.transpose(0, 2, 1) @ rows
+    found = importance._inverses_without(grams)
+    for number, inverse in enumerate(found):
+        others = np.delete(grams, number, axis=0).sum(axis=0)
+        moments = others @ np.arange(5.0)
+        expected = np.linalg.pinv(others, 1e-8, True) @ moments
+        np.testing.assert_allclose(others @ inverse @ moments, others @ expected, rtol=1e-6)
 
 
 def test_what_weights_say_is_asked_once(seed: int) -> None:

@@ -269,7 +269,7 @@ class Replicates(NamedTuple):
             deviations = controls[rows] - center
             totals[owner] += controls[rows].sum(axis=0)
             grams[owner] += sums_of_products(deviations, deviations)
-        return bare._replace(inverses=_pseudo_inverses(grams.sum(axis=0) - grams))
+        return bare._replace(inverses=_inverses_without(grams))
 
     @property
     def runs(self) -> list[tuple[slice, int]]:
@@ -293,13 +293,17 @@ class Replicates(NamedTuple):
         return (plain - (self.totals * coefficients).sum(axis=1)) / self.counts
 
 
-def _pseudo_inverses(matrices: np.ndarray) -> np.ndarray:
-    """As `np.linalg.pinv` of symmetric matrices, which takes longer."""
-    values, vectors = np.linalg.eigh(matrices)
-    sizes = abs(values)
-    is_there = sizes > 1e-8 * sizes.max(axis=1, keepdims=True, initial=0.0)
-    inverted = np.divide(1.0, values, out=np.zeros_like(values), where=is_there)
-    return (vectors * inverted[:, None, :]) @ vectors.transpose(0, 2, 1)
+def _inverses_without(grams: np.ndarray) -> np.ndarray:
+    """For each replicate the pseudo-inverse of what the Gram matrices of the others add up to.
+
+    One decomposition of the sum of all gives coordinates in which that sum is 1; in these the
+    others' share is inverted, with a ridge for directions that no other replicate has.
+    """
+    values, vectors = np.linalg.eigh(grams.sum(axis=0))
+    is_there = values > 1e-8 * values.max(initial=0.0)
+    whiten = vectors[:, is_there] / np.sqrt(values[is_there])
+    others = np.eye(whiten.shape[1]) * (1 + 1e-8) - whiten.T @ grams @ whiten
+    return whiten @ np.linalg.inv(others) @ whiten.T
 
 
 class Means(NamedTuple):
