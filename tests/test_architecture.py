@@ -35,7 +35,7 @@ PACKAGES = (
     "__init__",
 )
 # SciPy comes with JAX; it is imported where it is used, not with the package.
-CORE = {"jax", "numpyro", "numpy", "estimand", "scipy"}
+CORE = {"jax", "numpyro", "numpy", "estimand", "scipy", "threadpoolctl"}
 # Optional libraries, and the packages that may import them: inside functions, except for the
 # command line.
 EXTRAS = {

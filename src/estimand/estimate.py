@@ -42,6 +42,7 @@ from estimand.runtime import (
     cache_on_disk,
     in_precision,
     journal,
+    one_blas_thread,
     require_precision,
     this_precision,
     warn_of_wrong_code,
@@ -469,7 +470,12 @@ class _Maker:
         teller = Teller(self.listener)
         runtime = LocalRuntime(journal=book, listener=teller, interruption=self.interruption)
         compilations = CompilationClock(self.interruption.check, teller.compiling)
-        with cache_on_disk(), compilations as clock, _explained(expectation.name):
+        with (
+            one_blas_thread(),
+            cache_on_disk(),
+            compilations as clock,
+            _explained(expectation.name),
+        ):
             density = None
             if not isinstance(expectation, BranchingExpectation):
                 density = Density.of(expectation)

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from estimand.sampling import products
+from estimand.sampling.products import inverses_of
 
 
 @pytest.mark.parametrize(("rows", "inner", "count"), [(3, 2, 1), (43, 43, 1000), (2, 600, 5000)])
@@ -33,3 +34,11 @@ def test_roots_of_singular_covariances() -> None:
     covariances = np.stack([np.eye(3), np.outer(direction, direction)])
     roots = products.root_of(covariances)
     np.testing.assert_allclose(roots @ roots.transpose(0, 2, 1), covariances, atol=1e-8)
+
+
+@pytest.mark.parametrize("shape", [(3, 2, 2), (2, 40, 40), (40, 40)])
+def test_inverses_of_factors(shape: tuple[int, ...], seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    factors = np.tril(rng.standard_normal(shape)) + 5 * np.eye(shape[-1])
+    identity = np.broadcast_to(np.eye(shape[-1]), shape)
+    np.testing.assert_allclose(inverses_of(factors) @ factors, identity, atol=1e-12)

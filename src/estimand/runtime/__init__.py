@@ -1,6 +1,7 @@
 """What a run is carried by: tasks, checkpoint, progress, interruption, clock and precision."""
 
 from estimand.runtime import journal
+from estimand.runtime.blas import one_blas_thread
 from estimand.runtime.cache import cache_on_disk
 from estimand.runtime.compilation import CompilationClock
 from estimand.runtime.compiler import warn_of_wrong_code
@@ -36,6 +37,7 @@ __all__ = [
     "compiler_options",
     "in_precision",
     "journal",
+    "one_blas_thread",
     "require_precision",
     "run_task",
     "this_precision",

@@ -21,7 +21,7 @@ from numpyro.diagnostics import split_gelman_rubin
 from estimand.density import Density, PathPoint, Terms
 from estimand.runtime import compiled_per_model
 from estimand.sampling.chunks import vmapped
-from estimand.sampling.products import sums_of_products
+from estimand.sampling.products import inverses_of, sums_of_products
 
 NUM_ISLANDS = 8
 NUM_CHAINS = 8
@@ -422,7 +422,7 @@ def best_centredness(states: np.ndarray) -> np.ndarray:
     covariance = sums_of_products(points - center, points - center) / len(points)
     independent = states.shape[1] * states.shape[2] * max(1.0, len(states) / 3)
     factor = _factor(covariance, 1e-14 * (1 + center**2), np.clip(dimension / independent, 0.01, 1))
-    inverse = np.linalg.inv(factor)
+    inverse = inverses_of(factor)
     precision = (inverse**2).sum(axis=0)
     return np.clip(1 - 1 / np.maximum(precision, 1.0), 0.0, 1.0)
 

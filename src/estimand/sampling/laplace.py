@@ -12,6 +12,7 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
+from scipy.linalg import cho_solve
 
 from estimand.density import Density, PathPoint
 from estimand.runtime import compiled_per_model
@@ -72,7 +73,7 @@ def _direction(here: _Curvature, damping: float) -> np.ndarray | None:
     factor = _cholesky(here.precision + np.diag(damping * scale))
     if factor is None:
         return None
-    direction = np.linalg.solve(factor.T, np.linalg.solve(factor, here.gradient))
+    direction = cho_solve((factor, True), here.gradient)
     return direction if np.isfinite(direction).all() else None
 
 

@@ -15,7 +15,7 @@ from typing import NamedTuple
 import numpy as np
 
 from estimand.sampling import sobol
-from estimand.sampling.products import pieces, root_of, sums_of_products, times
+from estimand.sampling.products import inverses_of, pieces, root_of, sums_of_products, times
 
 STUDENT_DEGREES = 5.0
 STUDENT_SHARE = 0.1
@@ -146,7 +146,7 @@ class _Components(NamedTuple):
 
     @classmethod
     def of(cls, mixture: Mixture) -> _Components:
-        dimension, inverses = mixture.dimension, np.linalg.inv(mixture.factors)
+        dimension, inverses = mixture.dimension, inverses_of(mixture.factors)
         students = np.flatnonzero(np.isfinite(mixture.degrees))
         degrees = mixture.degrees[students]
         with np.errstate(divide="ignore"):
@@ -218,11 +218,11 @@ def _fit_in(
 ) -> tuple[float, Mixture]:
     """The best fit with covariances shrunk to the diagonal of a frame, and its held-out score."""
     middle, axes = frame
-    framed = _transformed(np.linalg.inv(axes), points - middle)
+    framed = _transformed(inverses_of(axes), points - middle)
     shrinkage = _best_shrinkage(framed, weights, held_out, effective)
     framed_center, framed_root = _moments(framed, weights, shrinkage)
     center, root = middle + axes @ framed_center, axes @ framed_root
-    inverse = np.linalg.inv(root)
+    inverse = inverses_of(root)
     whitened = _transformed(inverse, points - center)
     train, test = (whitened[~held_out], weights[~held_out]), (whitened[held_out], weights[held_out])
     best, best_score = 1, -np.inf
@@ -269,7 +269,7 @@ def refit(
     within = np.einsum("k,kij,klj->il", gaussians.weights, gaussians.factors, gaussians.factors)
     between = (gaussians.weights[:, None] * deviations).T @ deviations
     center, root = gaussians.weights @ gaussians.means, root_of(within + between)
-    whitening = np.linalg.inv(root)
+    whitening = inverses_of(root)
     whitened = Mixture(
         gaussians.weights,
         (gaussians.means - center) @ whitening.T,
@@ -309,7 +309,7 @@ def _rescaled(present: Mixture, points: np.ndarray, weights: np.ndarray) -> Mixt
     mass = responsibilities.sum(axis=0)
     means, factors = np.empty_like(present.means), np.empty_like(present.factors)
     for k in range(present.size):
-        along = times(np.linalg.inv(present.factors[k]), (points - present.means[k]).T)
+        along = times(inverses_of(present.factors[k]), (points - present.means[k]).T)
         own = responsibilities[:, k]
         shift = (along * own).sum(axis=1) / (mass[k] + SCALE_TRUST)
         along -= shift[:, None]
@@ -586,7 +586,7 @@ def _pairs(dimension: int) -> tuple[np.ndarray, np.ndarray]:
 
 def _coefficients(mixture: Mixture) -> np.ndarray:
     """Of the monomials of `_Data`, in the log of weight times density of each Gaussian."""
-    dimension, inverses = mixture.dimension, np.linalg.inv(mixture.factors)
+    dimension, inverses = mixture.dimension, inverses_of(mixture.factors)
     precisions = inverses.transpose(0, 2, 1) @ inverses
     slopes = np.einsum("kij,kj->ki", precisions, mixture.means)
     constants = np.log(mixture.weights) - 0.5 * np.einsum("ki,ki->k", slopes, mixture.means)

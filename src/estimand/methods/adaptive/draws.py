@@ -94,6 +94,10 @@ class Evaluated(NamedTuple):
     signs: np.ndarray
     log_sizes: np.ndarray
 
+    @staticmethod
+    def join(pieces: list[Evaluated]) -> Evaluated:
+        return Evaluated(*(np.concatenate(columns) for columns in zip(*pieces, strict=True)))
+
 
 class _Columns(NamedTuple):
     """A row for each draw."""

@@ -230,8 +230,5 @@ def draw_all(
         for replicate in replicates
     ]
     state, evaluated = evaluate_all(plan, state, runtime, batches)
-    pieces = [
-        proposal.weighed(item, replicate)
-        for item, replicate in zip(evaluated, replicates, strict=True)
-    ]
-    return state, Draws.join(pieces)
+    owners = np.repeat(np.asarray(replicates), count)
+    return state, proposal.weighed(Evaluated.join(evaluated), owners)

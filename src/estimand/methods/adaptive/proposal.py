@@ -85,8 +85,8 @@ class Proposal(NamedTuple):
             uniforms = rng.random(shape)
         return warp.draw_from(self.pieces, uniforms)
 
-    def weighed(self, evaluated: Evaluated, replicate: int) -> Draws:
-        """Draws with their density under this proposal and their controls."""
+    def weighed(self, evaluated: Evaluated, replicate: int | np.ndarray) -> Draws:
+        """Draws of a replicate, or several, with their density here and their controls."""
         pieces = self.pieces
         chosen = self._controls(pieces)
         log_densities, shares = zip(

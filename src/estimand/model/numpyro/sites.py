@@ -21,6 +21,9 @@ from estimand.model.numpyro.transforms import bijection_to
 
 # NumPyro keeps the handlers of all threads in one list: only one thread may trace at a time.
 TRACING = threading.RLock()
+# Labels of more values than this are drawn by bisection. Not measured: ten comparisons against a
+# thousand.
+MIN_BISECTED = 1000
 
 
 @dataclasses.dataclass(frozen=True)
@@ -245,8 +248,34 @@ def drawing_from_prior(rng_key: jax.Array) -> Iterator[None]:
         transform = biject_to(site["fn"].support)
         return transform(jnp.zeros(transform.inverse_shape(site["fn"].shape())))
 
-    with handlers.seed(rng_seed=rng_key), handlers.substitute(substitute_fn=placeholder):
+    with (
+        handlers.seed(rng_seed=rng_key),
+        handlers.substitute(substitute_fn=placeholder),
+        _ManyLabels(),
+    ):
         yield
+
+
+class _ManyLabels(Messenger):
+    """Draws labels by bisection: NumPyro compares with the chance of every value, one by one."""
+
+    def process_message(self, msg: dict) -> None:
+        is_categorical = type(msg.get("fn")) in (dist.CategoricalProbs, dist.CategoricalLogits)
+        if not is_categorical or msg["type"] != "sample" or msg["is_observed"]:
+            return
+        chances = msg["fn"].probs
+        if chances.ndim == 1 and chances.size > MIN_BISECTED:
+            msg["fn"] = _Bisected(probs=chances)
+
+
+class _Bisected(dist.CategoricalProbs):
+    """The same law, drawn by looking a uniform number up among the cumulative chances."""
+
+    def sample(self, key: Any, sample_shape: tuple[int, ...] = ()) -> jax.Array:
+        sums = jnp.cumsum(self.probs)
+        uniforms = jax.random.uniform(key, sample_shape) * sums[-1]
+        found = jnp.searchsorted(sums, uniforms, side="right")
+        return jnp.minimum(found, self.probs.size - 1)
 
 
 def _is_improper(fn: Any) -> bool:
