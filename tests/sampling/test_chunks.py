@@ -25,6 +25,11 @@ def assert_equal(one: Any, other: Any) -> None:
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-13), one, other)
 
 
+@pytest.fixture(autouse=True)
+def small_batches(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(chunks, "MIN_ROWS", 4)
+
+
 @pytest.mark.parametrize("at_a_time", [1, 3, 8, 23, 24, 1000])
 def test_rows_are_mapped_over_some_at_a_time(
     at_a_time: int, monkeypatch: pytest.MonkeyPatch
@@ -49,6 +54,22 @@ def test_the_largest_array_stays_within_the_limit(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(chunks, "MAX_BYTES", 6 * DATA.nbytes)
     assert largest_array(lambda rows: vmapped(misfit, rows), ROWS) == 6 * DATA.nbytes
     assert largest_array(lambda rows: jax.vmap(misfit)(rows), ROWS) == 24 * DATA.nbytes
+
+
+@pytest.mark.parametrize(
+    ("count", "num_bytes", "size"),
+    [
+        (4096, 8, 64),  # not more than the most
+        (4096, 2**18, 16),
+        (4096, 2**20, 4),
+        (4096, 2**21, 1),  # fewer than the fewest: one by one
+        (97, 8, 97),  # a prime number of small rows: all of them
+        (97, 2**20, 1),
+        (3, 8, 3),
+    ],
+)
+def test_sizes_of_batches(count: int, num_bytes: int, size: int) -> None:
+    assert chunks._batch_size(count, num_bytes) == size
 
 
 def largest_array(function: Any, rows: np.ndarray) -> int:

@@ -20,6 +20,7 @@ from estimand.runtime import OutOfTimeError, Progress, Runtime
 from estimand.sampling import named_key
 from estimand.settings import Settings, require_count
 from estimand.trust import (
+    SAME,
     UNMET,
     Finding,
     Goal,
@@ -363,7 +364,7 @@ class _Islands:
         if journey.outputs:
             # Islands do not look for what the routes before them have not met.
             found = {
-                number: output.with_findings(journey.outputs[number].findings_of(UNMET))
+                number: output.with_findings(journey.outputs[number].findings_of(UNMET, SAME))
                 for number, output in zip(outputs, run.outputs, strict=True)
             }
             return journey.with_run(run).taking(found, self.name)

@@ -29,6 +29,7 @@ from estimand.methods.protocol import Cost, Run
 from estimand.runtime import Progress, Runtime
 from estimand.sampling import ensemble, entropy_of, named_key, named_seed
 from estimand.trust import (
+    SAME,
     UNMET,
     Goal,
     OutputEstimate,
@@ -146,8 +147,15 @@ def _taking(known: _Known, others: dict[int, OutputEstimate]) -> _Known:
 
 
 def _with_unmet(known: _Known, number: int, other: OutputEstimate) -> OutputEstimate:
-    """Another estimate of an output, with what the looks of the present one have not met."""
-    return other.with_findings(known.outputs[number].findings_of(UNMET))
+    """Ladders' estimate of an output, with what the looks of the present one have not met.
+
+    An f that is the same at nearly all draws speaks against them unless they were led past its
+    comparisons to where it differs, and it has a bound.
+    """
+    density, mine = known.posterior.density, known.outputs[number]
+    is_led = density.has_comparisons and math.isfinite(density.farthest(number))
+    checks = (UNMET,) if is_led else (UNMET, SAME)
+    return other.with_findings(mine.findings_of(*checks))
 
 
 def _by_chains(seed: tuple[int, ...], known: _Known, runtime: Runtime, left: _Left) -> _Known:

@@ -59,7 +59,10 @@ def _generalised_pareto_shape(excess: np.ndarray) -> float:
         return math.inf  # Weights that differ by more than all numbers do.
     theta = steps / (3 * quartile) + 1 / excess[-1]
     shapes = np.mean(np.log1p(-theta[:, None] * excess), axis=1)
-    log_likelihood = size * (np.log(-theta / shapes) - shapes - 1)
+    # Where theta is 0 the law is an exponential one, whose scale is the mean.
+    scales = np.full(theta.size, excess.mean())
+    np.divide(-shapes, theta, out=scales, where=theta != 0)
+    log_likelihood = size * (-np.log(scales) - shapes - 1)
     posterior = np.exp(log_likelihood - log_likelihood.max())
     mean_theta = np.sum(theta * posterior) / posterior.sum()
     shape = np.mean(np.log1p(-mean_theta * excess))

@@ -13,6 +13,7 @@ from estimand.trust.branches import (
 )
 from estimand.trust.checks import (
     CHECKS,
+    SAME,
     UNMET,
     Check,
     Unmet,
@@ -54,6 +55,7 @@ from estimand.trust.status import Finding, Status, most_severe, worst
 __all__ = [
     "CHECKS",
     "PART_NAMES",
+    "SAME",
     "UNMET",
     "BranchEstimate",
     "Check",

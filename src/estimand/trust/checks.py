@@ -16,9 +16,9 @@ from estimand.trust.thresholds import (
     SLACK,
 )
 
-# The name of the check for what no draw has met, which another route that does not look for it
-# cannot refute.
-UNMET = "terms"
+# The names of the checks for terms that no draw has met, and for an f that is the same at nearly
+# all draws. A route that does not look there cannot refute them.
+UNMET, SAME = "terms", "sameness"
 
 Check = Callable[[OutputEstimate, Density], Iterable[Finding]]
 
@@ -57,7 +57,9 @@ class Unmet(NamedTuple):
     error: float = 0.0
 
 
-def unmet(what: str, num_effective: float, largest: float, goal: float) -> Unmet:
+def unmet(
+    what: str, num_effective: float, largest: float, goal: float, check: str = UNMET
+) -> Unmet:
     """Whether something that no draw has met can be neglected.
 
     Args:
@@ -65,13 +67,14 @@ def unmet(what: str, num_effective: float, largest: float, goal: float) -> Unmet
         num_effective: effective draws of the posterior.
         largest: what it adds to f where it is met, at the most.
         goal: the error that is asked for.
+        check: `UNMET` or `SAME`.
     """
     bound = rule_of_three(num_effective) * largest
     if bound <= goal:
         return Unmet(error=bound / 2)
     size = f"up to {bound:.2g}" if math.isfinite(bound) else "any number: its size has no bound"
     detail = f"{what} at nearly all draws, and what was missed could add {size}"
-    return Unmet((Finding(Status.not_converged, None, detail, UNMET),))
+    return Unmet((Finding(Status.not_converged, None, detail, check),))
 
 
 def check_goal(output: OutputEstimate, goal: Goal, slack: float = SLACK) -> list[Finding]:

@@ -152,9 +152,9 @@ class OutputEstimate(NamedTuple):
         """The same with further findings."""
         return self._replace(findings=(*self.findings, *findings))
 
-    def findings_of(self, check: str) -> tuple[Finding, ...]:
-        """What one check has found."""
-        return tuple(finding for finding in self.findings if finding.check == check)
+    def findings_of(self, *checks: str) -> tuple[Finding, ...]:
+        """What some checks have found."""
+        return tuple(finding for finding in self.findings if finding.check in checks)
 
     def without_findings(self, *checks: str) -> OutputEstimate:
         """The same without what some checks have found."""

@@ -17,6 +17,7 @@ from estimand.methods.adaptive.plan import (
     report,
     seconds_since,
 )
+from estimand.methods.adaptive.proposal import MAX_SOBOL_DIMENSION
 from estimand.runtime import Runtime
 from estimand.trust import thresholds
 
@@ -27,6 +28,8 @@ MIN_CONTROLLED = 20
 # If enough effective draws need more of them than the budget allows by this factor, no more are
 # made: the mixture does not fit. One that fits may use the budget up.
 HOPELESS = 8.0
+# The share of the first round, one in so many, after which that is asked for the first time.
+FEW = 8
 
 
 def integrate(plan: Plan, state: State, runtime: Runtime, offer: Callable[[State], None]) -> State:
@@ -38,21 +41,29 @@ def integrate(plan: Plan, state: State, runtime: Runtime, offer: Callable[[State
     proposal = state.proposal._replace(least_control=MIN_CONTROLLED / count)
     report(plan, state, runtime, "integrating")
     began = seconds_since(plan, runtime)
-    name = "round 0"
-    state, draws = draw_all(plan, state, runtime, proposal, count, name, replicates)
-    state = state._replace(draws=draws, proposal=proposal)
-    offer(state)
+    state = state._replace(proposal=proposal)
     reserve = state.exploration if state.explored else Effort()
+    # Points that are not quasi-random may come in pieces: a few show whether the mixture fits.
+    is_random = plan.density.dimension > MAX_SOBOL_DIMENSION
+    few = count // FEW if is_random else count
+    state, draws = draw_all(plan, state, runtime, proposal, few, "round 0", replicates)
+    state = state._replace(draws=draws)
+    lack = _lack(plan, state, runtime, draws)
+    if few < count and not _is_hopeless(plan, state, lack, reserve):
+        state, more = draw_all(
+            plan, state, runtime, proposal, count - few, "rest of round 0", replicates
+        )
+        draws = Draws.join([draws, more])
+        state = state._replace(draws=draws)
+        lack = _lack(plan, state, runtime, draws)
+    offer(state)
     number = 0
-    while (lack := _lack(plan, state, runtime, draws)).factor > 1:
+    while lack.factor > 1 and not _is_hopeless(plan, state, lack, reserve):
         cost = len(replicates) * count
         seconds = (seconds_since(plan, runtime) - began) * cost / draws.size
         state = state._replace(is_full=not draws.has_room(cost))
         effort = Effort(reserve.evaluations + cost, reserve.seconds + seconds)
         if state.is_full or not can_afford(plan, state, runtime, effort):
-            break
-        left = plan.limits.max_evaluations - state.cost.spent - reserve.evaluations
-        if lack.missing > 1 and lack.factor * draws.size > HOPELESS * (draws.size + left):
             break
         number += 1
         name = f"round {number}"
@@ -60,6 +71,7 @@ def integrate(plan: Plan, state: State, runtime: Runtime, offer: Callable[[State
         draws, count = Draws.join([draws, more]), 2 * count
         state = state._replace(draws=draws)
         offer(state)
+        lack = _lack(plan, state, runtime, draws)
     return state
 
 
@@ -71,6 +83,14 @@ class _Lack(NamedTuple):
 
     missing: float
     factor: float
+
+
+def _is_hopeless(plan: Plan, state: State, lack: _Lack, reserve: Effort) -> bool:
+    """Whether the mixture does not fit: too few draws are effective for any budget."""
+    assert state.draws is not None
+    size = state.draws.size
+    left = plan.limits.max_evaluations - state.cost.spent - reserve.evaluations
+    return lack.missing > 1 and lack.factor * size > HOPELESS * (size + left)
 
 
 def _lack(plan: Plan, state: State, runtime: Runtime, draws: Draws) -> _Lack:

@@ -18,7 +18,16 @@ from estimand.methods.adaptive.plan import Plan, State, evaluate_all
 from estimand.methods.adaptive.proposal import Exploration
 from estimand.runtime import Runtime
 from estimand.sampling import effective_sample_size
-from estimand.trust import Finding, OutputEstimate, Status, Unmet, check_size, thresholds, unmet
+from estimand.trust import (
+    SAME,
+    Finding,
+    OutputEstimate,
+    Status,
+    Unmet,
+    check_size,
+    thresholds,
+    unmet,
+)
 
 # A look is not explored if at least this share of some exploration's points is effective for it:
 # 400 of the 10,000 points of five scouts. Not measured.
@@ -171,4 +180,4 @@ def _check_constant(plan: Plan, draws: Draws, estimate: OutputEstimate, output: 
         return Unmet()
     farthest = plan.density.farthest(output, estimate.value)
     goal = plan.limits.goal.allowed(estimate)
-    return unmet("f is practically the same", draws.ess(GAMMA2), farthest, goal)
+    return unmet("f is practically the same", draws.ess(GAMMA2), farthest, goal, SAME)

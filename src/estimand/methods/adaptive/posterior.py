@@ -36,6 +36,7 @@ from estimand.sampling import (
 )
 from estimand.sampling import ensemble as ensembles
 from estimand.trust import (
+    SAME,
     EffectiveSizes,
     Finding,
     Goal,
@@ -252,7 +253,7 @@ def _check_terms(
     findings = check_tail(centred, None)
     if effective_sample_size(centred) < thresholds.MIN_ESS:
         farthest = density.farthest(output, average.value)
-        findings += unmet("f is practically the same", count, farthest, allowed).findings
+        findings += unmet("f is practically the same", count, farthest, allowed, SAME).findings
     for number, look in enumerate(density.looks, density.num_outputs):
         if look.output != output:
             continue
