@@ -11,6 +11,7 @@ import os
 import time
 import weakref
 from collections.abc import Callable, Iterator
+from concurrent.futures import Executor
 from typing import TYPE_CHECKING, Any
 
 import jax
@@ -32,14 +33,17 @@ from estimand.model import (
 from estimand.record import Contents, Provenance, Question, Record
 from estimand.runtime import (
     CompilationClock,
+    ExecutorRuntime,
     Interruption,
     Journal,
     Listener,
     LocalRuntime,
     Progress,
+    SendingError,
     Teller,
     bar,
     cache_on_disk,
+    ignore,
     in_precision,
     journal,
     require_precision,
@@ -383,6 +387,7 @@ def estimate_expectation(
     precision: str = "double",
     progress_bar: bool | None = None,
     checkpoint: str | os.PathLike | None = None,
+    executor: Executor | None = None,
 ) -> Estimate:
     """Estimates the expectation of a bound program's return value.
 
@@ -400,6 +405,10 @@ def estimate_expectation(
         checkpoint: a file in which the work is kept as it is done. A run that was cut off goes on
             from it when it is called again with the same arguments, to the same result. In the
             end the file is the saved record, which such a call then returns at once.
+        executor: where expensive tasks are run: a `ProcessPoolExecutor` that spawns its processes,
+            ``client.get_executor()`` of Dask, or any other of `concurrent.futures`. The result is
+            the same, also if a worker dies; the notes say what was run there. It is not shut
+            down. Needs cloudpickle: ``pip install 'estimand[executors]'``.
 
     Ctrl-C is obeyed at the next safe point, between compiled steps, and gives what is known by
     then as an estimate with status `interrupted`: returned, or with ``throw=True`` as the error's
@@ -439,7 +448,7 @@ def estimate_expectation(
         warn_of_wrong_code()
         key = records.as_key(rng_key)
         provenance = records.provenance_of(expectation, method, key)
-        maker = _Maker(Question(expectation, method), listener, interruption)
+        maker = _Maker(Question(expectation, method), listener, interruption, executor)
         if checkpoint is None:
             estimate = maker.made(key, provenance)
         else:
@@ -452,8 +461,41 @@ def estimate_expectation(
 class _Maker:
     """Makes estimates of one question, for whoever waits for them."""
 
-    def __init__(self, question: Question, listener: Listener, interruption: Interruption):
-        self.question, self.listener, self.interruption = question, listener, interruption
+    def __init__(
+        self,
+        question: Question,
+        listener: Listener = ignore,
+        interruption: Interruption | None = None,
+        executor: Executor | None = None,
+    ):
+        self.question, self.listener = question, listener
+        self.interruption = Interruption() if interruption is None else interruption
+        self.executor = executor
+
+    @contextlib.contextmanager
+    def runtime(self, listener: Listener, book: Journal | None = None) -> Iterator[LocalRuntime]:
+        """Where tasks run: in this process, or by the executor."""
+        settings: dict[str, Any] = {
+            "journal": book,
+            "listener": listener,
+            "interruption": self.interruption,
+        }
+        if self.executor is None:
+            yield LocalRuntime(**settings)
+            return
+        runtime = ExecutorRuntime(self.executor, **settings)
+        expectation = self.question.expectation
+        try:
+            runtime.require_sendable(expectation)
+        except SendingError as error:
+            raise ProgramError(
+                f"executor: program {expectation.name!r} cannot be sent to workers: {error}. Make "
+                "what it refers to inside of the program, or leave out the executor."
+            ) from error
+        try:
+            yield runtime
+        finally:
+            runtime.close()
 
     def made(
         self,
@@ -467,9 +509,13 @@ class _Maker:
         started = time.perf_counter()
         expectation, method = self.question
         teller = Teller(self.listener)
-        runtime = LocalRuntime(journal=book, listener=teller, interruption=self.interruption)
         compilations = CompilationClock(self.interruption.check, teller.compiling)
-        with cache_on_disk(), compilations as clock, _explained(expectation.name):
+        with (
+            cache_on_disk(),
+            compilations as clock,
+            _explained(expectation.name),
+            self.runtime(teller, book) as runtime,
+        ):
             density = None
             if not isinstance(expectation, BranchingExpectation):
                 density = Density.of(expectation)
@@ -490,6 +536,7 @@ class _Maker:
             if density is not None:
                 run = run._replace(outputs=checked(run.outputs, density))
                 run = run.with_notes(*expectation.notes)
+            run = run.with_notes(*runtime.notes)
         if this_precision() == "single":
             run = run.with_notes("computed in single precision")
         if (note := _shapes_note(expectation)) and clock.num_compilations:
