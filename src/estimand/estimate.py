@@ -10,7 +10,7 @@ import math
 import os
 import time
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Executor
 from typing import TYPE_CHECKING, Any
 
@@ -40,6 +40,7 @@ from estimand.runtime import (
     LocalRuntime,
     Progress,
     SendingError,
+    Task,
     Teller,
     bar,
     cache_on_disk,
@@ -221,6 +222,7 @@ class Estimate(Record):
         method: Method | None = None,
         throw: bool = True,
         progress_bar: bool | None = None,
+        executor: Executor | None = None,
     ) -> Estimate:
         """Goes on until the standard error is small enough; nothing so far is thrown away.
 
@@ -237,6 +239,8 @@ class Estimate(Record):
             method: the method; needed for a record that was loaded if it is not the default one.
             throw: raise `EstimationError` if the status is not `ok`.
             progress_bar: as in `estimate_expectation`.
+            executor: where further runs, or expensive pieces of them, are run side by side, as in
+                `estimate_expectation`.
 
         Returns:
             The merged estimate. Its status is `not_converged` if the error was not reached.
@@ -259,9 +263,13 @@ class Estimate(Record):
             Interruption() as interruption,
         ):
             question = records.question_of(self, self.question, expectation, method)
-            maker = _Maker(question, listener, interruption)
-            pieces = _refined(self, maker, relative_error, max_evaluations, max_runs)
+            maker = _Maker(question, listener, interruption, executor)
+            with maker.runtime(listener) as runtime:
+                runs = _Runs(maker, runtime)
+                pieces = _refined(self, runs, relative_error, max_evaluations, max_runs)
+                notes = runtime.notes
         estimate = records.judged(pieces[0].merge(*pieces[1:]), relative_error)
+        estimate = dataclasses.replace(estimate, run=estimate.run.with_notes(*notes))
         if estimate.question is None:
             estimate = dataclasses.replace(estimate, question=question)
         if throw and not estimate.status:
@@ -621,40 +629,78 @@ def _resumed(
 # --- going on with an estimate ---
 
 
+class _Runs:
+    """Makes further runs of one question, several at a time where there is an executor."""
+
+    def __init__(self, maker: _Maker, runtime: LocalRuntime):
+        self.maker, self.runtime = maker, runtime
+
+    def made(self, keys: Sequence[jax.Array], number: int) -> Iterator[Estimate]:
+        """Runs with these keys, the first of which is the one of this number."""
+        expectation, method = self.maker.question
+        if self.maker.executor is None:
+            for place, key in enumerate(keys):
+                self.maker.listener(Progress(f"further run {number + place}"))
+                provenance = records.provenance_of(expectation, method, key)
+                yield _compact(self.maker.made(key, provenance, takes_offers=False))
+            return
+        self.runtime.report(Progress(f"further runs from {number} to {number + len(keys) - 1}"))
+        tasks = [Task(further_run, (expectation, method, key)) for key in keys]
+        with contextlib.closing(self.runtime.results(tasks)) as results:
+            for estimate in results:
+                yield dataclasses.replace(estimate, question=self.maker.question)
+
+
+def further_run(expectation: Bound, method: Method, key: jax.Array) -> Estimate:
+    """A task: one more run, without what cannot be sent back."""
+    maker = _Maker(Question(expectation, method))
+    estimate = maker.made(key, records.provenance_of(expectation, method, key), takes_offers=False)
+    return dataclasses.replace(_compact(estimate), question=None)
+
+
 def _refined(
-    estimate: Estimate, maker: _Maker, goal: float, max_evaluations: float, max_runs: int
+    estimate: Estimate, runs: _Runs, goal: float, max_evaluations: float, max_runs: int
 ) -> list[Estimate]:
     """The estimate and further runs, as many as there are when Ctrl-C is pressed."""
     pieces = [estimate]
     with contextlib.suppress(KeyboardInterrupt):
-        _go_on(pieces, maker, goal, max_evaluations, max_runs)
+        _go_on(pieces, runs, goal, max_evaluations, max_runs)
     return pieces
 
 
 def _go_on(
-    pieces: list[Estimate], maker: _Maker, goal: float, max_evaluations: float, max_runs: int
+    pieces: list[Estimate], runs: _Runs, goal: float, max_evaluations: float, max_runs: int
 ) -> None:
     """Adds further runs to the pieces, in rounds that at most double the number of runs."""
     merged = pieces[0]
     keys, spent = list(merged.provenance.keys), 0.0
-    expectation, method = maker.question
     while (lack := records.lack_of(records.judged(merged, goal), goal)) > 1:
         cost = merged.cost / len(keys)
         wanted = min(math.ceil((min(lack, 2.0) - 1) * len(keys)), max_runs + 1 - len(pieces))
         before = len(pieces)
-        for _ in range(wanted):
-            if spent + cost > max_evaluations:
-                break
-            maker.listener(Progress(f"further run {len(pieces)}"))
-            key, text = records.fresh_key(keys)
-            provenance = records.provenance_of(expectation, method, key)
-            piece = maker.made(key, provenance, takes_offers=False)
-            spent += piece.cost
-            pieces.append(_compact(piece))
-            keys.append(text)
+        # As many at a time as fit if all have the average cost.
+        while (left := before + wanted - len(pieces)) > 0 and spent + cost <= max_evaluations:
+            fitting = min(float(left), (max_evaluations - spent) / cost)
+            fresh, texts = _fresh_keys(keys, int(fitting))
+            for piece, text in zip(runs.made(fresh, len(pieces)), texts, strict=True):
+                spent += piece.cost
+                pieces.append(piece)
+                keys.append(text)
+                if spent + cost > max_evaluations:
+                    break
         if len(pieces) == before:
             break
         merged = pieces[0].merge(*pieces[1:])
+
+
+def _fresh_keys(keys: Sequence[str], count: int) -> tuple[list[jax.Array], list[str]]:
+    """The next keys after those so far, also as they are written."""
+    known, fresh = list(keys), []
+    for _ in range(count):
+        key, text = records.fresh_key(known)
+        fresh.append(key)
+        known.append(text)
+    return fresh, known[len(keys) :]
 
 
 def _compact(estimate: Estimate) -> Estimate:

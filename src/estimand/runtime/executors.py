@@ -269,8 +269,10 @@ class _Workers:
     def is_worth_sending(self, tasks: Sequence[Task]) -> bool:
         """Whether several tasks of one kind are enough work, as far as is known."""
         label = tasks[0].label
-        seconds = len(tasks) * self._seconds.get(label, 0.0)
-        if self.executor is None or len(tasks) < 2 or seconds < MIN_SECONDS:
+        if self.executor is None or len(tasks) < 2 or label not in self._seconds:
+            return False
+        seconds = len(tasks) * self._seconds[label]
+        if seconds < MIN_SECONDS:
             return False
         if any(task.function is not tasks[0].function for task in tasks):
             return False
@@ -287,7 +289,7 @@ class _Workers:
 
     def groups(self, tasks: Sequence[Task]) -> list[_Group]:
         """Tasks of one kind in groups of about as much work as a message should have."""
-        seconds = self._seconds.get(tasks[0].label, 0.0)
+        seconds = self._seconds[tasks[0].label]
         size = max(1, int(MESSAGE_SECONDS / max(seconds, 1e-6)))
         with self._lock:
             self._was_sent.add(tasks[0].label)
