@@ -24,7 +24,7 @@ from benchmarks.measure import parser
 GOAL = 0.7  # the least efficiency at 16 workers
 # Small enough for one worker to finish in some minutes: about 20,000 evaluations.
 METHOD = ep.AdaptiveIS(
-    max_evaluations=50_000, scout=ep.SMC(num_particles=160, num_steps=10, num_islands=4)
+    max_evaluations=70_000, scout=ep.SMC(num_particles=160, num_steps=10, num_islands=4)
 )
 
 

@@ -275,7 +275,7 @@ def _executor(num_workers: int | None, address: str | None) -> Iterator[Executor
     except ImportError as error:
         raise click.UsageError("--dask needs Dask: pip install 'estimand[dask]'") from error
     try:
-        client = Client(address)
+        client = Client(address, timeout="10s")
     except (OSError, ValueError) as error:
         raise click.UsageError(f"--dask {address}: there is no scheduler there: {error}") from error
     with client:
