@@ -479,6 +479,7 @@ class _Maker:
         self.question, self.listener = question, listener
         self.interruption = Interruption() if interruption is None else interruption
         self.executor = executor
+        self.num_threads: int | None = None
 
     @contextlib.contextmanager
     def runtime(self, listener: Listener, book: Journal | None = None) -> Iterator[LocalRuntime]:
@@ -489,7 +490,7 @@ class _Maker:
             "interruption": self.interruption,
         }
         if self.executor is None:
-            yield LocalRuntime(**settings)
+            yield LocalRuntime(**settings, num_threads=self.num_threads)
             return
         runtime = ExecutorRuntime(self.executor, **settings)
         expectation = self.question.expectation
@@ -654,6 +655,8 @@ class _Runs:
 def further_run(expectation: Bound, method: Method, key: jax.Array) -> Estimate:
     """A task: one more run, without what cannot be sent back."""
     maker = _Maker(Question(expectation, method))
+    # Others run beside it; and pieces are handed out by the thread that the task runs in.
+    maker.num_threads = 1
     estimate = maker.made(key, records.provenance_of(expectation, method, key), takes_offers=False)
     return dataclasses.replace(_compact(estimate), question=None)
 

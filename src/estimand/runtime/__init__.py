@@ -1,4 +1,4 @@
-"""What a run is carried by: tasks, checkpoint, progress, interruption, clock and precision."""
+"""What a run is carried by: tasks, executors, checkpoint, progress, interruption, clock, precision."""
 
 from estimand.runtime import journal
 from estimand.runtime.cache import cache_on_disk

@@ -35,7 +35,8 @@ from estimand.runtime.runtime import Task
 MIN_ARRAY_BYTES = 2**14
 # Parcels of a message that are sent along unasked; with more a worker says what it lacks.
 MAX_UNASKED_BYTES = 2**16
-# Bytes of all parcels that a worker keeps, those that were used last.
+# Parcels that the client has at hand, and bytes of all that a worker keeps: those used last.
+MAX_PARCELS = 32
 MAX_KEPT_BYTES = 2**30
 
 
@@ -114,14 +115,20 @@ def require_cloudpickle() -> Any:
     return cloudpickle
 
 
+class _Parcel(NamedTuple):
+    """Something that is sent once, as bytes, and itself: so that no other one gets its id."""
+
+    item: Any
+    digest: str
+    message: Message
+
+
 class Sender:
     """Packs the tasks of one run."""
 
     def __init__(self) -> None:
         self._cloudpickle = require_cloudpickle()
-        # With the objects themselves, so that no other one gets the id of one that is gone.
-        self._known: dict[int, tuple[Any, str]] = {}
-        self._parcels: dict[str, Message] = {}
+        self._known: collections.OrderedDict[int, _Parcel] = collections.OrderedDict()
         self._lock = threading.RLock()
 
     def packed(self, value: Any) -> Message:
@@ -142,15 +149,17 @@ class Sender:
         def parcel_of(item: Any) -> str | None:
             if item is root or not _is_parcel(item):
                 return None
-            if id(item) not in self._known:
-                inner = self._packed(item, item)
-                digest = hashlib.sha256(inner.content).hexdigest()
-                self._known[id(item)], self._parcels[digest] = (item, digest), inner
-            digest = self._known[id(item)][1]
-            inner = self._parcels[digest]
-            needed.update(inner.parcels)
-            needed[digest] = inner.content
-            return digest
+            parcel = self._known.pop(id(item), None)
+            if parcel is None:
+                message = self._packed(item, item)
+                digest = hashlib.sha256(message.content).hexdigest()
+                parcel = _Parcel(item, digest, message)
+            self._known[id(item)] = parcel
+            if len(self._known) > MAX_PARCELS:
+                self._known.popitem(last=False)
+            needed.update(parcel.message.parcels)
+            needed[parcel.digest] = parcel.message.content
+            return parcel.digest
 
         class Pickler(self._cloudpickle.Pickler):  # type: ignore[name-defined]
             def persistent_id(self, item: Any) -> str | None:
