@@ -6,7 +6,7 @@ it has to trace and compile is in the time. Every result must be the same to the
 
     python -m benchmarks.run scaling --workers=1,2,4,8,16
 
-takes about seven minutes on 16 cores.
+takes about six minutes on 16 cores.
 """
 
 import multiprocessing
@@ -22,29 +22,32 @@ import estimand as ep
 from benchmarks.measure import parser
 
 GOAL = 0.7  # the least efficiency at 16 workers
-# Small enough for one worker to finish in some minutes: about 20,000 evaluations.
+# Small enough for one worker to finish in some minutes: scouts and one round of draws.
 METHOD = ep.AdaptiveIS(
-    max_evaluations=70_000, scout=ep.SMC(num_particles=160, num_steps=10, num_islands=4)
+    relative_error=0.05,
+    max_evaluations=90_000,
+    scout=ep.SMC(num_particles=160, num_steps=10, num_islands=4),
 )
+NUM_STEPS = 200
 
 
-def simulate(position, num_steps):
-    """Where a swing with friction is after some time, by small steps of many copies."""
+def simulate(position, num_copies):
+    """Where a swing with friction is after some time; copies of it only take time."""
     start, push = np.asarray(position)
-    angle, speed = np.full(500, start), np.full(500, push)
-    for _ in range(num_steps):
+    angle, speed = np.full(num_copies, start), np.full(num_copies, push)
+    for _ in range(NUM_STEPS):
         speed = 0.999 * speed - 0.01 * np.sin(angle)
         angle = angle + 0.01 * speed
-    return np.asarray(angle.mean(), np.asarray(position).dtype)
+    return np.asarray(angle[0], np.asarray(position).dtype)
 
 
-def program_of(num_steps):
+def program_of(num_copies):
     @ep.expectation
     def swing(y):
         x = numpyro.sample("x", dist.Normal(0.0, 1.0).expand([2]).to_event(1))
         shape = jax.ShapeDtypeStruct((), x.dtype)
         end = jax.pure_callback(
-            lambda position: simulate(position, num_steps), shape, x, vmap_method="sequential"
+            lambda position: simulate(position, num_copies), shape, x, vmap_method="sequential"
         )
         numpyro.sample("y", dist.Normal(end, 0.05), obs=y)
         return x[1] ** 2
@@ -52,16 +55,19 @@ def program_of(num_steps):
     return swing(0.7)
 
 
-def steps_for(milliseconds):
-    """Steps of the simulator that take so long on this machine."""
-    position, num_steps = np.ones(2), 200
-    simulate(position, num_steps)
-    taken = []
-    for _ in range(5):
-        began = time.perf_counter()
-        simulate(position, num_steps)
-        taken.append(time.perf_counter() - began)
-    return max(1, round(num_steps * milliseconds / (1000 * min(taken))))
+def copies_for(milliseconds):
+    """Copies in the simulator with which it takes so long on this machine."""
+
+    def taken(num_copies):
+        times = []
+        for _ in range(7):
+            began = time.perf_counter()
+            simulate(np.ones(2), num_copies)
+            times.append(time.perf_counter() - began)
+        return 1000 * min(times)
+
+    least, more = taken(1), taken(2000)
+    return max(1, round(2000 * (milliseconds - least) / (more - least)))
 
 
 def waited(seconds):
@@ -88,15 +94,15 @@ def main(argv=None):
     given = options.parse_args(argv)
     workers = [int(number) for number in (given.workers or "1,2").split(",")]
     milliseconds = given.milliseconds or (2.0 if given.quick else 10.0)
-    num_steps = steps_for(milliseconds)
-    program = program_of(num_steps)
-    print(f"about {milliseconds:g} ms an evaluation ({num_steps:,} steps)", flush=True)
+    num_copies = copies_for(milliseconds)
+    program = program_of(num_copies)
+    print(f"about {milliseconds:g} ms an evaluation ({num_copies:,} copies)", flush=True)
     print("workers  seconds  speed-up  efficiency  starting  result", flush=True)
     rows = []
     for number in workers:
         result, seconds, starting = measured(program, number)
-        first = rows[0] if rows else None
-        speed_up = 1.0 if first is None else first["seconds"] * first["workers"] / seconds
+        first = rows[0] if rows else {"workers": number, "seconds": seconds}
+        speed_up = first["workers"] * first["seconds"] / seconds
         row = {
             "workers": number,
             "seconds": seconds,

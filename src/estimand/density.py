@@ -317,10 +317,8 @@ class Density:
     @property
     def work(self) -> Work:
         """What one evaluation takes, as far as the expression tells; the same on every machine."""
-        reading = self._reading
-        if reading is not None:
-            return _work_of(reading.jaxpr.jaxpr)
-        return _work_without_outputs(self.model, tuple(jax.typeof(array) for array in self.arrays))
+        avals = tuple(jax.typeof(array) for array in self.arrays)
+        return _work(self.model, avals, jnp.result_type(float), self.has_looks)
 
     @property
     def num_rungs(self) -> int:
@@ -613,10 +611,11 @@ def _has_loop(jaxpr: Any) -> bool:
 
 
 @functools.lru_cache(maxsize=NUM_KEPT_READINGS)
-def _work_without_outputs(model: Model, avals: tuple) -> Work:
+def _work(model: Model, avals: tuple, dtype: Any, has_looks: bool) -> Work:
+    if model.output is not None:
+        return _work_of(_reading(model, avals, dtype, (), has_looks).jaxpr.jaxpr)
+    position = jax.ShapeDtypeStruct((Layout(model.sites).dimension,), dtype)
     structs = tuple(map(_struct, avals))
-    dimension = Layout(model.sites).dimension
-    position = jax.ShapeDtypeStruct((dimension,), jnp.result_type(float))
     return _work_of(jax.make_jaxpr(model.evaluate)(position, structs).jaxpr)
 
 

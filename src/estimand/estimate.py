@@ -12,6 +12,7 @@ import time
 import weakref
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Executor
+from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any
 
 import jax
@@ -20,7 +21,7 @@ import numpy as np
 from estimand import record as records
 from estimand.density import Density
 from estimand.estimators import Estimator
-from estimand.methods import Auto, Method, Run, estimate_branches, interrupted
+from estimand.methods import AdaptiveIS, Auto, Method, Run, estimate_branches, interrupted
 from estimand.model import (
     PARTS,
     Bound,
@@ -481,30 +482,18 @@ class _Maker:
         self.executor = executor
         self.num_threads: int | None = None
 
-    @contextlib.contextmanager
-    def runtime(self, listener: Listener, book: Journal | None = None) -> Iterator[LocalRuntime]:
+    def runtime(
+        self, listener: Listener, book: Journal | None = None
+    ) -> AbstractContextManager[LocalRuntime]:
         """Where tasks run: in this process, or by the executor."""
-        settings: dict[str, Any] = {
-            "journal": book,
-            "listener": listener,
-            "interruption": self.interruption,
-        }
-        if self.executor is None:
-            yield LocalRuntime(**settings, num_threads=self.num_threads)
-            return
-        runtime = ExecutorRuntime(self.executor, **settings)
-        expectation = self.question.expectation
-        try:
-            runtime.require_sendable(expectation)
-        except SendingError as error:
-            raise ProgramError(
-                f"executor: program {expectation.name!r} cannot be sent to workers: {error}. Make "
-                "what it refers to inside of the program, or leave out the executor."
-            ) from error
-        try:
-            yield runtime
-        finally:
-            runtime.close()
+        return _runtime(
+            self.executor,
+            self.question.expectation,
+            journal=book,
+            listener=listener,
+            interruption=self.interruption,
+            **({} if self.num_threads is None else {"num_threads": self.num_threads}),
+        )
 
     def made(
         self,
@@ -562,6 +551,26 @@ class _Maker:
             density=density,
             question=self.question,
         )
+
+
+@contextlib.contextmanager
+def _runtime(executor: Executor | None, model: Bound, **settings: Any) -> Iterator[LocalRuntime]:
+    """Where the tasks of a model run; what cannot be sent to workers is refused at once."""
+    if executor is None:
+        yield LocalRuntime(**settings)
+        return
+    runtime = ExecutorRuntime(executor, **settings)
+    try:
+        runtime.require_sendable(model)
+    except SendingError as error:
+        raise ProgramError(
+            f"executor: program {model.name!r} cannot be sent to workers: {error}. Make what it "
+            "refers to inside of the program, or leave out the executor."
+        ) from error
+    try:
+        yield runtime
+    finally:
+        runtime.close()
 
 
 def _joint_output(output: Output, run: Run) -> Output:
@@ -726,6 +735,7 @@ def log_evidence(
     model_args: tuple = (),
     model_kwargs: dict[str, Any] | None = None,
     precision: str = "double",
+    executor: Executor | None = None,
 ) -> Evidence:
     """The log marginal likelihood of a bound program, or of any NumPyro model.
 
@@ -736,6 +746,8 @@ def log_evidence(
         model_args: arguments of a NumPyro model.
         model_kwargs: its arguments by name.
         precision: ``"double"`` or ``"single"``, as in `estimate_expectation`.
+        executor: where expensive tasks are run, as in `estimate_expectation`; for `AdaptiveIS`, as
+            the others run in one piece.
 
     Examples:
         >>> def model(y):
@@ -753,7 +765,15 @@ def log_evidence(
         model = bind(program, model_args, model_kwargs or {}, needs_output=False)
     elif model_args or model_kwargs:
         raise TypeError("log_evidence: a bound program has its arguments already.")
+    if executor is not None and not isinstance(estimator, AdaptiveIS):
+        raise TypeError(
+            f"log_evidence: {type(estimator).__name__} runs in one piece, and an executor is of no "
+            "use to it: leave out executor=, or use AdaptiveIS."
+        )
     with in_precision(precision), _explained(model.name):
-        density = Density.of(model)
+        density, key = Density.of(model), records.as_key(rng_key)
         estimator.check(density)
-        return jax.device_get(estimator.estimate(records.as_key(rng_key), density))
+        if executor is None or not isinstance(estimator, AdaptiveIS):
+            return jax.device_get(estimator.estimate(key, density))
+        with cache_on_disk(), CompilationClock(), _runtime(executor, model) as runtime:
+            return jax.device_get(estimator.estimate_in(runtime, key, density))

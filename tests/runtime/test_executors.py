@@ -162,6 +162,16 @@ def test_further_runs_are_tasks(threads: Executor) -> None:
     assert_same(one, other)
 
 
+@pytest.mark.usefixtures("_everything_is_sent")
+def test_evidence_of_a_fitted_mixture(threads: Executor) -> None:
+    one = ep.log_evidence(expensive(1.5), SMALL)
+    other = ep.log_evidence(expensive(1.5), SMALL, executor=threads)
+    assert float(one.log_z) == float(other.log_z)
+    np.testing.assert_array_equal(one.log_weights, other.log_weights)
+    with pytest.raises(TypeError, match="log_evidence: AnIS runs in one piece"):
+        ep.log_evidence(expensive(1.5), ep.AnIS(), executor=threads)
+
+
 # --- how it is cut ---
 
 

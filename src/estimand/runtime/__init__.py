@@ -1,4 +1,4 @@
-"""What a run is carried by: tasks, executors, checkpoint, progress, interruption, clock, precision."""
+"""What a run is carried by: tasks, executors, checkpoint, progress, interruption, and so on."""
 
 from estimand.runtime import journal
 from estimand.runtime.cache import cache_on_disk
