@@ -270,7 +270,8 @@ class Estimate(Record):
                 pieces = _refined(self, runs, relative_error, max_evaluations, max_runs)
                 notes = runtime.notes
         estimate = records.judged(pieces[0].merge(*pieces[1:]), relative_error)
-        estimate = dataclasses.replace(estimate, run=estimate.run.with_notes(*notes))
+        if len(pieces) > 1 and notes:
+            estimate = dataclasses.replace(estimate, run=estimate.run.with_notes(*notes))
         if estimate.question is None:
             estimate = dataclasses.replace(estimate, question=question)
         if throw and not estimate.status:
