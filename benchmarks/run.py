@@ -18,6 +18,7 @@ from benchmarks import (
     lifting,
     missed_modes,
     people,
+    scaling,
     throughput,
     wide,
 )
@@ -37,6 +38,7 @@ BENCHMARKS = {
     "missed_modes": missed_modes.main,
     "cold_start": cold_start.main,
     "people": people.main,
+    "scaling": scaling.main,
     "throughput": throughput.main,
     "lifting": lifting.main,
     "gradient_mode": gradient_mode.main,

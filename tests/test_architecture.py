@@ -43,6 +43,8 @@ EXTRAS = {
     "xarray": {"record", "estimate"},
     "matplotlib": {"plots", "view"},
     "click": {"cli"},
+    "cloudpickle": {"runtime"},
+    "distributed": {"cli"},
 }
 # Only `model` runs programs under handlers.
 NUMPYRO = {

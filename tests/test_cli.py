@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -312,3 +314,89 @@ def test_the_commands_of_the_help(tmp_path: Path) -> None:
     record = ep.load(tmp_path / "result.est")
     assert record.status is ep.Status.ok
     assert record.value == pytest.approx(1.26965e-5, rel=0.01)  # by quadrature
+
+
+# --- workers ---
+
+SIMULATOR = """
+import jax
+import numpy as np
+import numpyro
+import numpyro.distributions as dist
+import estimand as ep
+
+def simulated(position):
+    angle, speed = np.asarray(position)
+    for _ in range(600):
+        speed = 0.99 * speed - 0.05 * np.sin(angle)
+        angle = angle + 0.05 * speed
+    return np.asarray(angle, np.asarray(position).dtype)
+
+@ep.expectation
+def program():
+    x = numpyro.sample("x", dist.Normal(0, 1).expand([2]).to_event(1))
+    end = jax.pure_callback(
+        simulated, jax.ShapeDtypeStruct((), x.dtype), x, vmap_method="sequential"
+    )
+    numpyro.sample("y", dist.Normal(end, 1.0), obs=0.5)
+    return x[1] ** 2
+"""
+OF_SIMULATOR = ("run", "simulator.py:program", "--max-evaluations", "63000", "--json")
+
+
+def started(folder: Path, *arguments: str) -> subprocess.Popen:
+    """The command in a process of its own, with a group of processes of its own."""
+    (folder / "simulator.py").write_text(SIMULATOR)
+    command = [sys.executable, "-c", "from estimand.cli import main; main()", *arguments]
+    pipes: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    return subprocess.Popen(command, cwd=folder, text=True, start_new_session=True, **pipes)
+
+
+def outputs_of(process: subprocess.Popen) -> tuple[Any, list[str]]:
+    out, error = process.communicate(timeout=300)
+    assert process.returncode in (0, 1), error
+    record = json.loads(out)
+    return record["outputs"], record["notes"]
+
+
+def test_two_places_to_run_are_refused(folder: Path) -> None:
+    result = invoke(folder, "run", "model.py:bound", "--workers", "2", "--dask", "tcp://nowhere:1")
+    assert result.exit_code == 2
+    assert "give one" in result.stderr
+
+
+@pytest.mark.slow
+def test_workers_give_the_bits_of_one_process(folder: Path) -> None:
+    outputs, _ = outputs_of(started(folder, *OF_SIMULATOR))
+    by_workers, notes = outputs_of(started(folder, *OF_SIMULATOR, "--workers", "2"))
+    assert by_workers == outputs
+    assert any("tasks were run by ProcessPoolExecutor" in note for note in notes)
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore")
+def test_a_dask_cluster_gives_the_bits_of_one_process(folder: Path) -> None:
+    distributed = pytest.importorskip("distributed", reason="Dask is not installed")
+    outputs, _ = outputs_of(started(folder, *OF_SIMULATOR))
+    with distributed.LocalCluster(
+        n_workers=2, threads_per_worker=1, dashboard_address=None
+    ) as cluster:
+        address = cluster.scheduler_address
+        by_workers, notes = outputs_of(started(folder, *OF_SIMULATOR, "--dask", address))
+    assert by_workers == outputs
+    assert any("tasks were run by ClientExecutor" in note for note in notes)
+
+
+@pytest.mark.slow
+def test_ctrl_c_reaches_all_processes_and_gives_what_is_known(folder: Path) -> None:
+    """As in a terminal, where the workers get it, too."""
+    endless = ("--relative-error", "1e-6", "--max-evaluations", "2000000")
+    process = started(folder, *OF_SIMULATOR, *endless, "--workers", "2")
+    time.sleep(30)
+    os.killpg(process.pid, signal.SIGINT)
+    out, error = process.communicate(timeout=60)
+    assert process.returncode == 1, error
+    record = json.loads(out)
+    assert record["outputs"][0]["status"] == "interrupted"
+    assert record["outputs"][0]["value"] > 0
+    assert "Traceback" not in error

@@ -389,7 +389,8 @@ def dtype_here() -> str:
 @pytest.mark.parametrize(("precision", "dtype"), [("single", "float32"), ("double", "float64")])
 def test_threads_compute_as_their_caller(precision: str, dtype: str) -> None:
     with in_precision(precision):
-        found = LocalRuntime(num_threads=2)._map_in_threads([Task(dtype_here, ())] * 3)
+        tasks = [Task(dtype_here, ())] * 3
+        found = list(LocalRuntime()._results_of_threads(tasks, 2))
     assert found == [dtype] * 3
 
 

@@ -100,13 +100,19 @@ def test_a_pickle_is_no_record_and_no_checkpoint(tmp_path: Path) -> None:
 
 
 def test_no_module_can_unpickle_or_evaluate_text() -> None:
-    """The command line runs the one file that it is given, by the import system."""
+    """The command line runs the one file that it is given, by the import system.
+
+    Only what goes to the workers of the user's own executor, and comes back from there, is pickled;
+    executors pickle whatever they are given. Nothing that is read from a file is.
+    """
     for path in SOURCE.rglob("*.py"):
         tree = ast.parse(path.read_text())
         for node in ast.walk(tree):
             if isinstance(node, ast.Import | ast.ImportFrom):
                 names = {alias.name for alias in node.names} | {getattr(node, "module", "")}
-                assert names.isdisjoint({"pickle", "marshal", "shelve", "dill"}), path.name
+                is_sending = path == SOURCE / "runtime" / "parcels.py"
+                unsafe = {"marshal", "shelve", "dill"} | (set() if is_sending else {"pickle"})
+                assert names.isdisjoint(unsafe), path.name
             if isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
                 assert node.func.id not in ("eval", "exec", "__import__"), path.name
             if isinstance(node, ast.keyword) and node.arg == "allow_pickle":

@@ -6,15 +6,19 @@ Needs click: ``pip install 'estimand[cli]'``. Results go to stdout, progress to 
 
 from __future__ import annotations
 
+import contextlib
 import csv
 import importlib.util
 import inspect
 import json
 import math
+import multiprocessing
+import signal
 import sys
 import time
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from concurrent.futures import Executor, ProcessPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -223,6 +227,7 @@ def _estimate(
     seed: int,
     precision: str,
     checkpoint: Path | None = None,
+    executor: Executor | None = None,
 ) -> Estimate:
     try:
         return estimate_expectation(
@@ -232,13 +237,49 @@ def _estimate(
             throw=False,
             precision=precision,
             checkpoint=checkpoint,
+            executor=executor,
         )
-    except (ProgramError, CheckpointError, RecordError) as error:
+    except (ProgramError, CheckpointError, RecordError, ImportError) as error:
         raise click.UsageError(str(error)) from error
     except Exception as error:
         # A crash must not look like an estimate that was made and is not trusted.
         traceback.print_exc()
         raise click.UsageError(f"the estimation failed: {error}") from error
+
+
+@contextlib.contextmanager
+def _executor(num_workers: int | None, address: str | None) -> Iterator[Executor | None]:
+    """Processes of this machine, workers of a Dask cluster, or nothing."""
+    if num_workers is not None and address is not None:
+        raise click.UsageError(
+            "--workers starts processes here, and --dask uses a cluster's: give one."
+        )
+    if num_workers is not None:
+        pool = ProcessPoolExecutor(
+            num_workers,
+            mp_context=multiprocessing.get_context("spawn"),
+            initializer=signal.signal,
+            # Ctrl-C is this process's to obey.
+            initargs=(signal.SIGINT, signal.SIG_IGN),
+        )
+        try:
+            yield pool
+        finally:
+            pool.shutdown(cancel_futures=True)
+        return
+    if address is None:
+        yield None
+        return
+    try:
+        from distributed import Client
+    except ImportError as error:
+        raise click.UsageError("--dask needs Dask: pip install 'estimand[dask]'") from error
+    try:
+        client = Client(address, timeout="10s")
+    except (OSError, ValueError) as error:
+        raise click.UsageError(f"--dask {address}: there is no scheduler there: {error}") from error
+    with client:
+        yield client.get_executor()
 
 
 class _Commands(click.Group):
@@ -335,6 +376,16 @@ _record = click.argument("record", type=click.Path(path_type=Path, dir_okay=Fals
     help="Save the work here as it is done: after a crash the same command resumes from it.",
 )
 @click.option("--report", type=click.Path(path_type=Path), help="Write an HTML report here.")
+@click.option(
+    "--workers",
+    type=click.IntRange(1),
+    help="Processes that expensive tasks are run in; the result is the same.",
+)
+@click.option(
+    "--dask",
+    metavar="ADDRESS",
+    help="The scheduler of a Dask cluster that expensive tasks are run by, as tcp://host:8786.",
+)
 @_json
 def run(
     program: str,
@@ -348,6 +399,8 @@ def run(
     output: Path | None,
     checkpoint: Path | None,
     report: Path | None,
+    workers: int | None,
+    dask: str | None,
     as_json: bool,
 ) -> None:
     """Estimate a program's expectation.
@@ -358,6 +411,7 @@ def run(
       estimand run model.py:program --data data.csv --relative-error 0.001
       estimand run model.py:program --seed 1 --output 1.est --report 1.html
       estimand run model.py:program --checkpoint run.est
+      estimand run model.py:program --workers 8
       estimand run model.py:program --json | jq .outputs[0].value
     """
     _check_output(output, "--output")
@@ -374,7 +428,8 @@ def run(
     )
     started = time.perf_counter()
     _say(f"estimating with {method!r}, seed {seed} …")
-    result = _estimate(expectation, method, seed, precision, checkpoint)
+    with _executor(workers, dask) as executor:
+        result = _estimate(expectation, method, seed, precision, checkpoint, executor)
     _say(f"done in {time.perf_counter() - started:.1f} s")
     if output is not None:
         result.save(output)

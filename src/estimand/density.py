@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import math
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple
 
@@ -44,6 +45,14 @@ MAX_KNOWN_ELEMENTS = 4096
 # A model is read once in each of its coordinates.
 NUM_KEPT_READINGS = 4 * NUM_KEPT_MODELS
 
+# What is assumed where an expression does not tell: how often a loop runs until its condition ends
+# it, and how many numbers a callback computes, a few milliseconds' worth; one that takes all rows
+# of a batch at once may be as cheap as anything. Not measured.
+_ASSUMED_LOOPS = 100
+_ASSUMED_CALLBACK = 4e6
+_ASSUMED_VECTOR_CALLBACK = 1e5
+_MATRIX_STEPS = ("cholesky", "triangular_solve", "lu", "qr", "eigh", "svd")
+
 # Calls whose equations are looked into.
 _CALLS = ("jit", "pjit", "closed_call")
 
@@ -77,6 +86,13 @@ class Terms(NamedTuple):
             log_likelihood=jnp.where(is_bad, -jnp.inf, self.log_likelihood),
             log_target=jnp.where(ladder, 0.0, self.log_target),
         )
+
+
+class Work(NamedTuple):
+    """What one evaluation takes, by its expression: steps, and the numbers that these compute."""
+
+    num_steps: float
+    num_numbers: float
 
 
 class PathPoint(NamedTuple):
@@ -297,6 +313,12 @@ class Density:
     @property
     def num_outputs(self) -> int:
         return 0 if self.model.output is None else self.model.output.size
+
+    @property
+    def work(self) -> Work:
+        """What one evaluation takes, as far as the expression tells; the same on every machine."""
+        avals = tuple(jax.typeof(array) for array in self.arrays)
+        return _work(self.model, avals, jnp.result_type(float), self.has_looks)
 
     @property
     def num_rungs(self) -> int:
@@ -583,3 +605,48 @@ def _has_loop(jaxpr: Any) -> bool:
         or any(map(_has_loop, jaxprs_in_params(equation.params)))
         for equation in jaxpr.eqns
     )
+
+
+# --- how much work an evaluation is ---
+
+
+@functools.lru_cache(maxsize=NUM_KEPT_READINGS)
+def _work(model: Model, avals: tuple, dtype: Any, has_looks: bool) -> Work:
+    if model.output is not None:
+        return _work_of(_reading(model, avals, dtype, (), has_looks).jaxpr.jaxpr)
+    position = jax.ShapeDtypeStruct((Layout(model.sites).dimension,), dtype)
+    structs = tuple(map(_struct, avals))
+    return _work_of(jax.make_jaxpr(model.evaluate)(position, structs).jaxpr)
+
+
+def _work_of(jaxpr: Any) -> Work:
+    """Loops are counted as often as they run, or as is assumed; branches by the longest."""
+    works = [_work_of_step(equation) for equation in jaxpr.eqns]
+    return Work(sum(work.num_steps for work in works), sum(work.num_numbers for work in works))
+
+
+def _work_of_step(equation: Any) -> Work:
+    name, params = equation.primitive.name, equation.params
+    if "callback" in name:
+        is_sequential = str(params.get("vmap_method", "sequential")).startswith("sequential")
+        return Work(1, _ASSUMED_CALLBACK if is_sequential else _ASSUMED_VECTOR_CALLBACK)
+    inner = [_work_of(jaxpr) for jaxpr in jaxprs_in_params(params)]
+    if not inner:
+        return Work(1, _numbers_in(equation))
+    if name == "cond":
+        return Work(*(max(numbers) for numbers in zip(*inner, strict=True)))
+    times = {"scan": params.get("length", 1), "while": _ASSUMED_LOOPS}.get(name, 1)
+    return Work(*(times * sum(numbers) for numbers in zip(*inner, strict=True)))
+
+
+def _numbers_in(equation: Any) -> float:
+    """Numbers that a step computes, or goes through to compute fewer."""
+    avals = [atom.aval for atom in (*equation.invars, *equation.outvars)]
+    shapes: list[tuple[int, ...]] = [aval.shape for aval in avals if hasattr(aval, "shape")]
+    if equation.primitive.name == "dot_general":
+        (contracted, _), _ = equation.params["dimension_numbers"]
+        return math.prod(shapes[-1]) * math.prod(shapes[0][axis] for axis in contracted)
+    largest = max(shapes, key=math.prod, default=())
+    if equation.primitive.name in _MATRIX_STEPS:
+        return math.prod(largest) * largest[-1]
+    return math.prod(largest)

@@ -10,7 +10,9 @@ import math
 import os
 import time
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Executor
+from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any
 
 import jax
@@ -19,7 +21,7 @@ import numpy as np
 from estimand import record as records
 from estimand.density import Density
 from estimand.estimators import Estimator
-from estimand.methods import Auto, Method, Run, estimate_branches, interrupted
+from estimand.methods import AdaptiveIS, Auto, Method, Run, estimate_branches, interrupted
 from estimand.model import (
     PARTS,
     Bound,
@@ -32,14 +34,18 @@ from estimand.model import (
 from estimand.record import Contents, Provenance, Question, Record
 from estimand.runtime import (
     CompilationClock,
+    ExecutorRuntime,
     Interruption,
     Journal,
     Listener,
     LocalRuntime,
     Progress,
+    SendingError,
+    Task,
     Teller,
     bar,
     cache_on_disk,
+    ignore,
     in_precision,
     journal,
     one_blas_thread,
@@ -218,6 +224,7 @@ class Estimate(Record):
         method: Method | None = None,
         throw: bool = True,
         progress_bar: bool | None = None,
+        executor: Executor | None = None,
     ) -> Estimate:
         """Goes on until the standard error is small enough; nothing so far is thrown away.
 
@@ -234,6 +241,8 @@ class Estimate(Record):
             method: the method; needed for a record that was loaded if it is not the default one.
             throw: raise `EstimationError` if the status is not `ok`.
             progress_bar: as in `estimate_expectation`.
+            executor: where further runs, or expensive pieces of them, are run side by side, as in
+                `estimate_expectation`.
 
         Returns:
             The merged estimate. Its status is `not_converged` if the error was not reached.
@@ -256,9 +265,14 @@ class Estimate(Record):
             Interruption() as interruption,
         ):
             question = records.question_of(self, self.question, expectation, method)
-            maker = _Maker(question, listener, interruption)
-            pieces = _refined(self, maker, relative_error, max_evaluations, max_runs)
+            maker = _Maker(question, listener, interruption, executor)
+            with maker.runtime(listener) as runtime:
+                runs = _Runs(maker, runtime)
+                pieces = _refined(self, runs, relative_error, max_evaluations, max_runs)
+                notes = runtime.notes
         estimate = records.judged(pieces[0].merge(*pieces[1:]), relative_error)
+        if len(pieces) > 1 and notes:
+            estimate = dataclasses.replace(estimate, run=estimate.run.with_notes(*notes))
         if estimate.question is None:
             estimate = dataclasses.replace(estimate, question=question)
         if throw and not estimate.status:
@@ -384,6 +398,7 @@ def estimate_expectation(
     precision: str = "double",
     progress_bar: bool | None = None,
     checkpoint: str | os.PathLike | None = None,
+    executor: Executor | None = None,
 ) -> Estimate:
     """Estimates the expectation of a bound program's return value.
 
@@ -401,6 +416,10 @@ def estimate_expectation(
         checkpoint: a file in which the work is kept as it is done. A run that was cut off goes on
             from it when it is called again with the same arguments, to the same result. In the
             end the file is the saved record, which such a call then returns at once.
+        executor: where expensive tasks are run: a `ProcessPoolExecutor` that spawns its processes,
+            ``client.get_executor()`` of Dask, or any other of `concurrent.futures`. The result is
+            the same, also if a worker dies; the notes say what was run there. It is not shut
+            down. Needs cloudpickle: ``pip install 'estimand[executors]'``.
 
     Ctrl-C is obeyed at the next safe point, between compiled steps, and gives what is known by
     then as an estimate with status `interrupted`: returned, or with ``throw=True`` as the error's
@@ -440,7 +459,7 @@ def estimate_expectation(
         warn_of_wrong_code()
         key = records.as_key(rng_key)
         provenance = records.provenance_of(expectation, method, key)
-        maker = _Maker(Question(expectation, method), listener, interruption)
+        maker = _Maker(Question(expectation, method), listener, interruption, executor)
         if checkpoint is None:
             estimate = maker.made(key, provenance)
         else:
@@ -453,8 +472,30 @@ def estimate_expectation(
 class _Maker:
     """Makes estimates of one question, for whoever waits for them."""
 
-    def __init__(self, question: Question, listener: Listener, interruption: Interruption):
-        self.question, self.listener, self.interruption = question, listener, interruption
+    def __init__(
+        self,
+        question: Question,
+        listener: Listener = ignore,
+        interruption: Interruption | None = None,
+        executor: Executor | None = None,
+    ):
+        self.question, self.listener = question, listener
+        self.interruption = Interruption() if interruption is None else interruption
+        self.executor = executor
+        self.num_threads: int | None = None
+
+    def runtime(
+        self, listener: Listener, book: Journal | None = None
+    ) -> AbstractContextManager[LocalRuntime]:
+        """Where tasks run: in this process, or by the executor."""
+        return _runtime(
+            self.executor,
+            self.question.expectation,
+            journal=book,
+            listener=listener,
+            interruption=self.interruption,
+            **({} if self.num_threads is None else {"num_threads": self.num_threads}),
+        )
 
     def made(
         self,
@@ -468,13 +509,13 @@ class _Maker:
         started = time.perf_counter()
         expectation, method = self.question
         teller = Teller(self.listener)
-        runtime = LocalRuntime(journal=book, listener=teller, interruption=self.interruption)
         compilations = CompilationClock(self.interruption.check, teller.compiling)
         with (
             one_blas_thread(),
             cache_on_disk(),
             compilations as clock,
             _explained(expectation.name),
+            self.runtime(teller, book) as runtime,
         ):
             density = None
             if not isinstance(expectation, BranchingExpectation):
@@ -496,6 +537,7 @@ class _Maker:
             if density is not None:
                 run = run._replace(outputs=checked(run.outputs, density))
                 run = run.with_notes(*expectation.notes)
+            run = run.with_notes(*runtime.notes)
         if this_precision() == "single":
             run = run.with_notes("computed in single precision")
         if (note := _shapes_note(expectation)) and clock.num_compilations:
@@ -512,6 +554,26 @@ class _Maker:
             density=density,
             question=self.question,
         )
+
+
+@contextlib.contextmanager
+def _runtime(executor: Executor | None, model: Bound, **settings: Any) -> Iterator[LocalRuntime]:
+    """Where the tasks of a model run; what cannot be sent to workers is refused at once."""
+    if executor is None:
+        yield LocalRuntime(**settings)
+        return
+    runtime = ExecutorRuntime(executor, **settings)
+    try:
+        runtime.require_sendable(model)
+    except SendingError as error:
+        raise ProgramError(
+            f"executor: program {model.name!r} cannot be sent to workers: {error}. Make what it "
+            "refers to inside of the program, or leave out the executor."
+        ) from error
+    try:
+        yield runtime
+    finally:
+        runtime.close()
 
 
 def _joint_output(output: Output, run: Run) -> Output:
@@ -580,40 +642,80 @@ def _resumed(
 # --- going on with an estimate ---
 
 
+class _Runs:
+    """Makes further runs of one question, several at a time where there is an executor."""
+
+    def __init__(self, maker: _Maker, runtime: LocalRuntime):
+        self.maker, self.runtime = maker, runtime
+
+    def made(self, keys: Sequence[jax.Array], number: int) -> Iterator[Estimate]:
+        """Runs with these keys, the first of which is the one of this number."""
+        expectation, method = self.maker.question
+        if self.maker.executor is None:
+            for place, key in enumerate(keys):
+                self.maker.listener(Progress(f"further run {number + place}"))
+                provenance = records.provenance_of(expectation, method, key)
+                yield _compact(self.maker.made(key, provenance, takes_offers=False))
+            return
+        self.runtime.report(Progress(f"further runs from {number} to {number + len(keys) - 1}"))
+        tasks = [Task(further_run, (expectation, method, key)) for key in keys]
+        with contextlib.closing(self.runtime.results(tasks)) as results:
+            for estimate in results:
+                yield dataclasses.replace(estimate, question=self.maker.question)
+
+
+def further_run(expectation: Bound, method: Method, key: jax.Array) -> Estimate:
+    """A task: one more run, without what cannot be sent back."""
+    maker = _Maker(Question(expectation, method))
+    # Others run beside it; and pieces are handed out by the thread that the task runs in.
+    maker.num_threads = 1
+    estimate = maker.made(key, records.provenance_of(expectation, method, key), takes_offers=False)
+    return dataclasses.replace(_compact(estimate), question=None)
+
+
 def _refined(
-    estimate: Estimate, maker: _Maker, goal: float, max_evaluations: float, max_runs: int
+    estimate: Estimate, runs: _Runs, goal: float, max_evaluations: float, max_runs: int
 ) -> list[Estimate]:
     """The estimate and further runs, as many as there are when Ctrl-C is pressed."""
     pieces = [estimate]
     with contextlib.suppress(KeyboardInterrupt):
-        _go_on(pieces, maker, goal, max_evaluations, max_runs)
+        _go_on(pieces, runs, goal, max_evaluations, max_runs)
     return pieces
 
 
 def _go_on(
-    pieces: list[Estimate], maker: _Maker, goal: float, max_evaluations: float, max_runs: int
+    pieces: list[Estimate], runs: _Runs, goal: float, max_evaluations: float, max_runs: int
 ) -> None:
     """Adds further runs to the pieces, in rounds that at most double the number of runs."""
     merged = pieces[0]
     keys, spent = list(merged.provenance.keys), 0.0
-    expectation, method = maker.question
     while (lack := records.lack_of(records.judged(merged, goal), goal)) > 1:
         cost = merged.cost / len(keys)
         wanted = min(math.ceil((min(lack, 2.0) - 1) * len(keys)), max_runs + 1 - len(pieces))
         before = len(pieces)
-        for _ in range(wanted):
-            if spent + cost > max_evaluations:
-                break
-            maker.listener(Progress(f"further run {len(pieces)}"))
-            key, text = records.fresh_key(keys)
-            provenance = records.provenance_of(expectation, method, key)
-            piece = maker.made(key, provenance, takes_offers=False)
-            spent += piece.cost
-            pieces.append(_compact(piece))
-            keys.append(text)
+        # As many at a time as fit if all have the average cost.
+        while (left := before + wanted - len(pieces)) > 0 and spent + cost <= max_evaluations:
+            fitting = min(float(left), (max_evaluations - spent) / cost)
+            fresh, texts = _fresh_keys(keys, int(fitting))
+            for piece, text in zip(runs.made(fresh, len(pieces)), texts, strict=True):
+                spent += piece.cost
+                pieces.append(piece)
+                keys.append(text)
+                if spent + cost > max_evaluations:
+                    break
         if len(pieces) == before:
             break
         merged = pieces[0].merge(*pieces[1:])
+
+
+def _fresh_keys(keys: Sequence[str], count: int) -> tuple[list[jax.Array], list[str]]:
+    """The next keys after those so far, also as they are written."""
+    known, fresh = list(keys), []
+    for _ in range(count):
+        key, text = records.fresh_key(known)
+        fresh.append(key)
+        known.append(text)
+    return fresh, known[len(keys) :]
 
 
 def _compact(estimate: Estimate) -> Estimate:
@@ -636,6 +738,7 @@ def log_evidence(
     model_args: tuple = (),
     model_kwargs: dict[str, Any] | None = None,
     precision: str = "double",
+    executor: Executor | None = None,
 ) -> Evidence:
     """The log marginal likelihood of a bound program, or of any NumPyro model.
 
@@ -646,6 +749,8 @@ def log_evidence(
         model_args: arguments of a NumPyro model.
         model_kwargs: its arguments by name.
         precision: ``"double"`` or ``"single"``, as in `estimate_expectation`.
+        executor: where expensive tasks are run, as in `estimate_expectation`; for `AdaptiveIS`, as
+            the others run in one piece.
 
     Examples:
         >>> def model(y):
@@ -663,7 +768,15 @@ def log_evidence(
         model = bind(program, model_args, model_kwargs or {}, needs_output=False)
     elif model_args or model_kwargs:
         raise TypeError("log_evidence: a bound program has its arguments already.")
+    if executor is not None and not isinstance(estimator, AdaptiveIS):
+        raise TypeError(
+            f"log_evidence: {type(estimator).__name__} runs in one piece, and an executor is of no "
+            "use to it: leave out executor=, or use AdaptiveIS."
+        )
     with in_precision(precision), _explained(model.name):
-        density = Density.of(model)
+        density, key = Density.of(model), records.as_key(rng_key)
         estimator.check(density)
-        return jax.device_get(estimator.estimate(records.as_key(rng_key), density))
+        if executor is None or not isinstance(estimator, AdaptiveIS):
+            return jax.device_get(estimator.estimate(key, density))
+        with cache_on_disk(), CompilationClock(), _runtime(executor, model) as runtime:
+            return jax.device_get(estimator.estimate_in(runtime, key, density))

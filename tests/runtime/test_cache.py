@@ -135,6 +135,6 @@ def test_what_was_not_used_for_the_longest_time_goes_first(tmp_path: Path) -> No
 
 
 def test_machines_do_not_share(monkeypatch: pytest.MonkeyPatch) -> None:
-    one = cache._machine()
+    one = cache.machine()
     monkeypatch.setattr("platform.machine", lambda: "another")
-    assert cache._machine() != one
+    assert cache.machine() != one

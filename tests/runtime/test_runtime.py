@@ -377,7 +377,8 @@ def test_what_threads_raise_is_raised() -> None:
 
 def test_compilations_in_threads_count() -> None:
     with CompilationClock() as clock:
-        values = LocalRuntime(num_threads=2)._map_in_threads([Task(compiled, (k,)) for k in (0, 1)])
+        tasks = [Task(compiled, (k,)) for k in (0, 1)]
+        values = list(LocalRuntime(num_threads=2)._results_of_threads(tasks, 2))
     assert values == [1.25, 2.25]
     assert clock.num_compilations == 2
 

@@ -90,7 +90,7 @@ def _folder(wanted: str) -> Path | None:
     if wanted.lower() in ("off", "0", "none", "false"):
         return None
     root = Path(wanted).expanduser() if wanted else user_folder()
-    folder = root / _machine()
+    folder = root / machine()
     try:
         folder.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryFile(dir=folder):
@@ -114,7 +114,7 @@ def user_folder() -> Path:
     return Path(base) / "estimand"
 
 
-def _machine() -> str:
+def machine() -> str:
     """Compiled code is for one kind of processor, and homes are shared between machines."""
     description = [platform.machine(), platform.processor(), jax.__version__]
     information = Path("/proc/cpuinfo")

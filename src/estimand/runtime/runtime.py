@@ -6,11 +6,14 @@ with or without a checkpoint, under a time limit, with a bar, and stops at Ctrl-
 
 from __future__ import annotations
 
+import contextlib
+import copy
 import functools
 import math
 import os
+import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any, NamedTuple, Protocol
 
@@ -52,6 +55,34 @@ class Task(NamedTuple):
 
     def __call__(self) -> Any:
         return self.function(*self.arguments)
+
+
+# How the pieces of the task that runs in this thread are run; nothing where it runs them itself.
+_place = threading.local()
+
+
+def spread(pieces: Sequence[Task]) -> list[Any]:
+    """What the pieces of a task give, in their order, run wherever its runtime has them run.
+
+    A task that the host drives (moves at one temperature after another, say) stays where it is, and
+    hands out what is expensive. How it is cut must not depend on where it runs: code that is
+    compiled for other shapes may differ in the last bits.
+    """
+    run = getattr(_place, "run", None)
+    if run is None or len(pieces) == 1:
+        return [piece() for piece in pieces]
+    return run(pieces)
+
+
+@contextlib.contextmanager
+def spreading(run: Callable[[Sequence[Task]], list[Any]]) -> Iterator[None]:
+    """A context in which `run` runs the pieces of tasks."""
+    before = getattr(_place, "run", None)
+    _place.run = run
+    try:
+        yield
+    finally:
+        _place.run = before
 
 
 class OutOfTimeError(Exception):
@@ -115,28 +146,45 @@ class LocalRuntime:
         self.offered: Callable[[], Any] | None = None
 
     def map(self, tasks: Sequence[Task]) -> list[Any]:
-        results: list[Any] = []
+        return list(self.results(tasks))
+
+    def results(self, tasks: Sequence[Task]) -> Generator[Any, None, None]:
+        """As `map`, one after the other as soon as they are there."""
         for number, task in enumerate(tasks):
             is_known = self._journal is not None and self._journal.knows_next
             began, compiled = time.monotonic(), compile_seconds()
-            results.append(self._remembered(task, task.__call__))
+            result = self._remembered(task, functools.partial(self._run, task))
             seconds = time.monotonic() - began - (compile_seconds() - compiled)
+            yield result
             if seconds > MIN_SECONDS and not is_known and self._num_threads > 1:
-                return results + self._map_in_threads(tasks[number + 1 :])
-        return results
+                yield from self._results_of_threads(tasks[number + 1 :], self._num_threads)
+                return
 
-    def _map_in_threads(self, tasks: Sequence[Task]) -> list[Any]:
-        pool = ThreadPoolExecutor(self._num_threads)
+    def _run(self, task: Task) -> Any:
+        """What a task gives, in this process."""
+        return task()
+
+    def _results_of_threads(
+        self, tasks: Sequence[Task], num_threads: int
+    ) -> Generator[Any, None, None]:
+        pool = ThreadPoolExecutor(num_threads)
         try:
             futures = [
-                pool.submit(with_this_precision(with_this_clock(task.__call__))) for task in tasks
+                pool.submit(
+                    with_this_precision(with_this_clock(functools.partial(self._run, task)))
+                )
+                for task in tasks
             ]
-            return [
-                self._remembered(task, functools.partial(self._awaited, future))
-                for task, future in zip(tasks, futures, strict=True)
-            ]
+            for task, future in zip(tasks, futures, strict=True):
+                yield self._remembered(task, functools.partial(self._awaited, future))
+        except BaseException:
+            self._leave_threads()
+            raise
         finally:
             pool.shutdown(cancel_futures=True)
+
+    def _leave_threads(self) -> None:
+        """Called when the run ends while tasks are still under way in threads."""
 
     def _remembered(self, task: Task, compute: Callable[[], Any]) -> Any:
         self._check()
@@ -166,6 +214,11 @@ class LocalRuntime:
     def _has_offer(self) -> bool:
         return self.offered is not None or (self._outer is not None and self._outer._has_offer)
 
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What is to be said in the end of where the tasks were run."""
+        return ()
+
     def clock(self) -> float:
         journal = self._journal
         if journal is None:
@@ -186,14 +239,9 @@ class LocalRuntime:
             self._outer.offer(make)
 
     def until(self, deadline: float, *, aside: bool = False) -> LocalRuntime:
-        inner = LocalRuntime(
-            journal=self._journal,
-            listener=self._listener,
-            interruption=self._interruption,
-            num_threads=self._num_threads,
-        )
+        inner = copy.copy(self)
         inner._deadline = min(deadline, self._deadline)
-        inner._outer, inner._is_aside = self, aside
+        inner._outer, inner._is_aside, inner.offered = self, aside, None
         return inner
 
 

@@ -14,7 +14,14 @@ from estimand.sampling.chains import (
     r_hat,
     rank_r_hat,
 )
-from estimand.sampling.chunks import CHUNK, in_batches, in_chunks, vmapped
+from estimand.sampling.chunks import (
+    CHUNK,
+    in_batches,
+    in_chunks,
+    in_pieces,
+    rows_at_a_time,
+    vmapped,
+)
 from estimand.sampling.climb import Climbed, Particles, climb, climb_to_target
 from estimand.sampling.ensemble import (
     Drawn,
@@ -84,6 +91,7 @@ __all__ = [
     "geometric",
     "in_batches",
     "in_chunks",
+    "in_pieces",
     "linear",
     "log_density",
     "log_mean",
@@ -101,6 +109,7 @@ __all__ = [
     "relative_weights",
     "resampling",
     "root_of",
+    "rows_at_a_time",
     "run_scouts",
     "schedule",
     "spread_of_margins",

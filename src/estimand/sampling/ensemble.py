@@ -19,8 +19,8 @@ from jax import lax
 from numpyro.diagnostics import split_gelman_rubin
 
 from estimand.density import Density, PathPoint, Terms
-from estimand.runtime import compiled_per_model
-from estimand.sampling.chunks import vmapped
+from estimand.runtime import Task, compiled_per_model, spread
+from estimand.sampling.chunks import rows_at_a_time, vmapped
 from estimand.sampling.products import inverses_of, sums_of_products
 
 NUM_ISLANDS = 8
@@ -29,6 +29,8 @@ NUM_CHAINS = 8
 NUM_MOVES = 10
 """Of every chain in one call."""
 MAX_LEAPFROG = 60
+# Of a chain in one call, about, by which calls are cut into pieces.
+NUM_EVALUATIONS = 300
 # Of trajectories in coordinates of unit scale: a quarter of a Gaussian's period, on average.
 TRAJECTORY = 0.5 * math.pi
 TARGET_ACCEPTANCE = 0.7
@@ -160,9 +162,39 @@ def _called(
     """`_trajectories` of numbers of one kind, as arrays of NumPy."""
     dtype = jnp.result_type(float)
     path_point = PathPoint(*(np.asarray(power, dtype) for power in point))  # type: ignore[arg-type]
-    numbers = (np.asarray(x, dtype) for x in (step_sizes, factors, noise, thresholds))
-    found = _trajectories(density, path_point, *numbers, is_placed, np.int32(num_leapfrog))
-    return jax.tree.map(lambda x: np.asarray(x, float), found)
+    numbers = tuple(np.asarray(x, dtype) for x in (step_sizes, factors, noise, thresholds))
+    num_islands, num_chains = step_sizes.shape
+    size = rows_at_a_time(density, num_islands * num_chains, NUM_EVALUATIONS)
+    rows, columns = max(1, size // num_chains), min(size, num_chains)
+
+    def task(island: int, chain: int) -> Task:
+        islands, chains = slice(island, island + rows), slice(chain, chain + columns)
+        steps, own_factors, momenta, least = numbers
+        own = (
+            steps[islands, chains],
+            own_factors[islands],
+            momenta[:, islands, chains],
+            least[:, islands, chains],
+        )
+        return Task(_trajectories, (density, path_point, *own, is_placed, np.int32(num_leapfrog)))
+
+    pieces = spread(
+        [
+            task(island, chain)
+            for island in range(0, num_islands, rows)
+            for chain in range(0, num_chains, columns)
+        ]
+    )
+
+    def joined(*parts: Any) -> np.ndarray:
+        arrays = [np.asarray(part, float) for part in parts]
+        across = num_chains // columns
+        bands = [
+            np.concatenate(arrays[k : k + across], axis=2) for k in range(0, len(arrays), across)
+        ]
+        return np.concatenate(bands, axis=1)
+
+    return jax.tree.map(joined, *pieces)
 
 
 def terms_at(

@@ -18,10 +18,10 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from estimand.density import Density, PathPoint, Terms
+from estimand.density import GRADIENT_COST, Density, PathPoint, Terms
 from estimand.kernels import DrivenKernel, Given, State, Tuning
-from estimand.runtime import compiled_per_model
-from estimand.sampling.chunks import vmapped
+from estimand.runtime import Task, compiled_per_model, spread
+from estimand.sampling.chunks import divisor, rows_at_a_time, vmapped
 from estimand.sampling.prior import prior_positions
 from estimand.sampling.products import sums_of_products
 from estimand.sampling.resampling import systematic
@@ -216,7 +216,7 @@ class _Mover:
             lambda x: np.asarray(x, dtype), (starts, point, tuning, noise, threshold)
         )
         given = Given(noise, threshold, is_position)
-        found = _chains(self.kernel, self.density, starts, point, tuning, given)
+        found = self._in_pieces(starts, point, tuning, given)
         states, accepted, invalid = jax.tree.map(
             lambda x: np.asarray(x, float).reshape(*shape, *x.shape[3:]), found
         )
@@ -226,6 +226,36 @@ class _Mover:
             self.num_evaluations += self.capacity
         self.num_invalid += int(invalid.sum())
         return states, accepted
+
+    def _in_pieces(self, starts: _Islands, point: PathPoint, tuning: Tuning, given: Given) -> tuple:
+        """As `_chains`, of some chains of one group at a time where evaluations are expensive."""
+        num_groups, num_chains = starts.positions.shape[:2]
+        total = num_groups * num_chains
+        cost = GRADIENT_COST if self.kernel.needs_gradient else 1
+        size = rows_at_a_time(self.density, total, cost * self.num_moves)
+        if size == total:
+            return _chains(self.kernel, self.density, starts, point, tuning, given)
+        size = divisor(num_chains, size)
+
+        def task(group: int, first: int) -> Task:
+            groups, chains = slice(group, group + 1), slice(first, first + size)
+            own = Given(
+                given.noise[:, groups, chains],
+                given.threshold[:, groups, chains],
+                given.is_position,
+            )
+            some: _Islands = jax.tree.map(lambda x: x[groups, chains], starts)
+            tunings: Tuning = jax.tree.map(lambda x: x[groups], tuning)
+            return Task(_chains, (self.kernel, self.density, some, point, tunings, own))
+
+        firsts = range(0, num_chains, size)
+        pieces = spread([task(group, first) for group in range(num_groups) for first in firsts])
+
+        def joined(*parts: Any) -> np.ndarray:
+            whole = np.concatenate([np.asarray(part) for part in parts], axis=2)
+            return whole.reshape(whole.shape[0], num_groups, num_chains, *whole.shape[3:])
+
+        return jax.tree.map(joined, *pieces)
 
 
 def _by_island(states: _Islands) -> _Islands:

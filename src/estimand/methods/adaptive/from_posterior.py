@@ -16,7 +16,7 @@ from estimand.methods.adaptive.draws import Evaluated, Part
 from estimand.methods.adaptive.plan import Ladder, Plan, Scouting, State, evaluate_all, report
 from estimand.methods.adaptive.posterior import KINDS, NUM_PRIOR_PIECES, Posterior, from_prior
 from estimand.methods.adaptive.proposal import Exploration
-from estimand.runtime import Runtime, run_task
+from estimand.runtime import Runtime, Task, run_task
 from estimand.sampling import Climbed, Mixture, climb_to_target, effective_sample_size, root_of
 from estimand.sampling import ensemble as ensembles
 from estimand.sampling import mixture as mixtures
@@ -91,13 +91,23 @@ def scout_from_posterior(
     symbols = ", ".join(dict.fromkeys(part.symbol for part in parts))
     report(plan, state, runtime, f"exploring {symbols}")
     pieces, fresh, scoutings = NUM_PIECES * wider, None, {}
-    for part in parts:
-        before = state.cost.spent
-        seed = plan.seed(
+    seeds = {
+        part: plan.seed(
             "climb", *part.label, state.attempt, len(state.explored.get(part, ())), wider
         )
-        if part.sign and (part in state.ladders or part not in state.explored):
-            climbed = _climbed(posterior, runtime, part, seed, pieces)
+        for part in parts
+    }
+    climbing = [
+        part
+        for part in parts
+        if part.sign and (part in state.ladders or part not in state.explored)
+    ]
+    tasks = [_climb_task(posterior, part, seeds[part], pieces) for part in climbing]
+    all_climbed: dict[Part, Climbed] = dict(zip(climbing, runtime.map(tasks), strict=True))
+    for part in parts:
+        before = state.cost.spent
+        if part in all_climbed:
+            climbed = all_climbed[part]
             ladders = (*state.ladders.get(part, ()), Ladder.of(climbed))
             state = state._replace(ladders=state.ladders | {part: ladders})
             state = state.paid(0, climbed.num_gradients)
@@ -105,7 +115,7 @@ def scout_from_posterior(
             found = found._replace(points=posterior.to_fitted(found.points, runtime))
         else:
             if fresh is None:
-                state, fresh = _fresh_posterior(plan, state, runtime, seed)
+                state, fresh = _fresh_posterior(plan, state, runtime, seeds[part])
             found = fresh.weighed(part)
         scoutings[part] = Scouting(found, state.cost.spent - before)
     return state, scoutings
@@ -164,26 +174,22 @@ def climb_again(
     posterior: Posterior, part: Part, seed: tuple[int, ...], runtime: Runtime
 ) -> Ladder:
     """What one more ladder says."""
-    return Ladder.of(_climbed(posterior, runtime, part, seed, NUM_PIECES))
+    return Ladder.of(runtime.map([_climb_task(posterior, part, seed, NUM_PIECES)])[0])
 
 
-def _climbed(
-    posterior: Posterior, runtime: Runtime, part: Part, seed: tuple[int, ...], pieces: int
-) -> Climbed:
+def _climb_task(posterior: Posterior, part: Part, seed: tuple[int, ...], pieces: int) -> Task:
     starts = posterior.starts()
     count = pieces * ensembles.NUM_CHAINS * ensembles.NUM_MOVES
     order = np.random.default_rng(seed).permutation(starts.shape[1])[:count]
-    return run_task(
-        runtime,
-        climb_to_target,
+    arguments = (
         tuple(part.of(chart) for chart in posterior.charts),
         posterior.margin_scales,
         starts[:, order],
         seed,
         pieces,
         posterior.step_sizes,
-        kinds=KINDS,
     )
+    return Task(climb_to_target, arguments, KINDS)
 
 
 def _exploration(climbed: Climbed) -> Exploration:

@@ -26,7 +26,7 @@ from estimand.sampling import (
     Mixture,
     Warped,
     entropy_of,
-    in_chunks,
+    in_pieces,
     named_key,
     named_seed,
     vmapped,
@@ -201,8 +201,8 @@ def evaluate_all(
 
 def evaluate(density: Density, positions: np.ndarray) -> list[np.ndarray]:
     """Log prior, log likelihood, signs and log-magnitudes at positions."""
-    dtype = jnp.result_type(float)
-    columns = in_chunks(lambda rows: _evaluate(density, np.asarray(rows, dtype)), positions)
+    rows = np.asarray(positions, jnp.result_type(float))
+    columns = in_pieces(_evaluate, density, rows)
     return [np.asarray(column, float) for column in columns]
 
 

@@ -45,10 +45,10 @@ from estimand.model.numpyro.sites import (
     site_contents,
 )
 from estimand.model.protocol import Bound, Identity, described, kept
-from estimand.runtime import in_precision, this_precision
+from estimand.runtime import SentOnce, in_precision, this_precision
 
 
-class Arguments:
+class Arguments(SentOnce):
     """The arguments of one call and the constants that the program's functions hold, split into
     arrays that go into compiled code as arguments and everything else, which is compiled in.
 
@@ -110,7 +110,7 @@ def _constant_key(leaf: Any) -> Hashable:
     return (type(leaf), leaf)
 
 
-class ExpectationProgram:
+class ExpectationProgram(SentOnce):
     """A model with a quantity of interest; calling it with data gives an `Expectation`.
 
     Made by `expectation` and `expect`. `model` is the undecorated NumPyro model.
