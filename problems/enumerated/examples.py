@@ -21,8 +21,6 @@ from numpyro.contrib.control_flow import scan
 from numpyro.infer.reparam import LocScaleReparam
 from numpyro.ops.indexing import Vindex
 
-MARK = {"enumerate": "parallel"}
-
 
 class Example(NamedTuple):
     """A model with discrete sites, the same summed out by hand, and their data."""
@@ -53,7 +51,7 @@ def _follow(captures: Any, survival: Callable[[], Any], recapture: Any) -> None:
         with numpyro.plate("animals", count, dim=-1), handlers.mask(mask=was_seen):
             chance = was_seen * phi * alive + (1 - was_seen)
             law = dist.Bernoulli(dist.util.clamp_probs(chance))
-            alive = numpyro.sample("alive", law, infer=MARK)
+            alive = numpyro.sample("alive", law, infer={"enumerate": "parallel"})
             law = dist.Bernoulli(dist.util.clamp_probs(recapture * alive))
             numpyro.sample("seen", law, obs=seen)
         return (was_seen | seen.astype(bool), alive), None
@@ -203,7 +201,7 @@ def dawid_skene(annotators: Any, annotations: Any) -> Any:
     num_items, num_positions = annotations.shape
     beta, pi = _annotator_sites(3, 2)
     with numpyro.plate("item", num_items, dim=-2):
-        label = numpyro.sample("label", dist.Categorical(pi), infer=MARK)
+        label = numpyro.sample("label", dist.Categorical(pi), infer={"enumerate": "parallel"})
         with numpyro.plate("position", num_positions):
             law = dist.Categorical(Vindex(beta)[annotators, label, :])
             numpyro.sample("annotation", law, obs=annotations)
@@ -239,7 +237,7 @@ def toy_mixture(seen: Any) -> Any:
     p_c = numpyro.sample("p_C", dist.Beta(jnp.ones(2), jnp.ones(2)).to_event(1))
     with numpyro.plate("data", len(seen["A"])):
         a = numpyro.sample("A", dist.Bernoulli(p_a), obs=seen["A"])
-        b = numpyro.sample("B", dist.Bernoulli(Vindex(p_b)[a]), infer=MARK)
+        b = numpyro.sample("B", dist.Bernoulli(Vindex(p_b)[a]), infer={"enumerate": "parallel"})
         numpyro.sample("C", dist.Bernoulli(Vindex(p_c)[b]), obs=seen["C"])
     return (p_c[1] - p_c[0]) * (p_b[1] - p_b[0])
 
@@ -269,7 +267,9 @@ def gaussian_mixture(points: Any) -> Any:
     """Five points and two components; the distance between these."""
     weights, scale, locs = _mixture_sites(2)
     with numpyro.plate("data", len(points)):
-        assignment = numpyro.sample("assignment", dist.Categorical(weights), infer=MARK)
+        assignment = numpyro.sample(
+            "assignment", dist.Categorical(weights), infer={"enumerate": "parallel"}
+        )
         numpyro.sample("obs", dist.Normal(locs[assignment], scale), obs=points)
     return jnp.abs(locs[0] - locs[1])
 
@@ -311,7 +311,7 @@ def tunes(sequences: Any, lengths: Any) -> Any:
             numpyro.plate("sequences", count, dim=-2),
             handlers.mask(mask=(t < lengths)[..., None]),
         ):
-            x = numpyro.sample("x", dist.Categorical(probs_x[x]), infer=MARK)
+            x = numpyro.sample("x", dist.Categorical(probs_x[x]), infer={"enumerate": "parallel"})
             with numpyro.plate("tones", data_dim, dim=-1):
                 numpyro.sample("y", dist.Bernoulli(probs_y[x.squeeze(-1)]), obs=y)
         return (x, t + 1), None
@@ -345,7 +345,9 @@ def imputation(is_exposed: Any, response: Any) -> Any:
     missing = np.flatnonzero(np.isnan(IS_EXPOSED))
     share = numpyro.sample("share", dist.Beta(1.0, 1.0))
     guess = numpyro.sample(
-        "guess", dist.Bernoulli(share).expand([len(missing)]).mask(False), infer=MARK
+        "guess",
+        dist.Bernoulli(share).expand([len(missing)]).mask(False),
+        infer={"enumerate": "parallel"},
     )
     flags = jnp.asarray(is_exposed).at[missing].set(guess)
     numpyro.sample("flags", dist.Bernoulli(share).expand([len(is_exposed)]), obs=flags)
