@@ -17,7 +17,13 @@ import jax.numpy as jnp
 import numpy as np
 
 from estimand.model.enumerated.counting import Counts, count
-from estimand.model.enumerated.elimination import MAX_JOINT, Table, TooManyError, log_sum_exp
+from estimand.model.enumerated.elimination import (
+    MAX_JOINT,
+    Table,
+    TooManyError,
+    log_sum_exp,
+    take_rows,
+)
 from estimand.model.enumerated.expression import Step
 from estimand.model.enumerated.pieces import Piece
 from estimand.model.enumerated.tables import Layout, table_of, tabulate
@@ -258,27 +264,41 @@ def _share_slope(primals: tuple, tangents: tuple) -> tuple[jax.Array, jax.Array]
 
 
 class Terms(NamedTuple):
-    """An output that is a sum of terms with few labels each, or outputs that each have few."""
+    """An output that is a sum of terms with few labels each, or outputs that each have few.
+
+    `numbers` are the tables of the terms, if they depend on labels alone.
+    """
 
     start: int
     leaf: int
     size: int
     layout: Layout
+    numbers: tuple[np.ndarray, ...] | None
 
     @classmethod
     def of(cls, trace: Trace, start: int, leaf: int, limit: int) -> Terms:
         size = math.prod(trace.expression.avals[leaf].shape)
         pieces = trace.pieces([leaf]) if size == 1 else [Piece(leaf)]
         layout = trace.layout(pieces, is_apart=True, limit=limit)
-        return cls(start, leaf, size, layout)
+        labelled = layout._replace(plain=())
+        has_factors = any(piece.factors for one in layout.runs for piece in one.pieces)
+        numbers = None
+        if layout.runs and not has_factors and trace.is_constant(labelled.places):
+            numbers = tuple(_constant_tables(trace, labelled)[0])
+        return cls(start, leaf, size, layout, numbers)
 
     @property
     def wanted(self) -> list[int]:
-        return self.layout.places
+        return self._computed.places
+
+    @property
+    def _computed(self) -> Layout:
+        """What is computed in every evaluation."""
+        return self.layout if self.numbers is None else self.layout._replace(runs=(), tables=())
 
     @property
     def num_runs(self) -> int:
-        return self.layout.num_runs
+        return self._computed.num_runs
 
     @property
     def tables(self) -> list[Table]:
@@ -288,18 +308,31 @@ class Terms(NamedTuple):
         """The outputs' means from the probabilities of the labels of each table."""
         if not self.layout.runs and self.layout.plain == (Piece(self.leaf),):
             return jnp.ravel(values[self.leaf]).astype(jnp.result_type(float))
-        tables, rest = tabulate(trace.expression, self.layout, values, trace.label_input)
-        every, cells = iter(shares), [cell for one in self.layout.runs for cell in one.cells]
-        outputs = jnp.zeros(self.size) + rest
-        for cell, table, numbers in zip(cells, self.layout.tables, tables, strict=True):
-            if table.scopes.shape[1]:
-                axes = tuple(range(numbers.ndim - 1))
-                numbers = jnp.sum(_share(next(every)) * numbers, axis=axes)
-            if self.size == 1:
-                outputs += jnp.sum(numbers)
-            elif cell.elements.shape[1] == self.size:
-                outputs = outputs.at[cell.elements[0]].add(numbers)
-        return outputs
+        every, found = iter(shares), []
+        made, rest = tabulate(trace.expression, self._computed, values, trace.label_input)
+        tables: Sequence[Any] = made if self.numbers is None else self.numbers
+        for table, numbers in zip(self.layout.tables, tables, strict=True):
+            has_labels = table.scopes.shape[1] > 0
+            found.append(_averaged(next(every), numbers) if has_labels else jnp.asarray(numbers))
+        if self.size == 1:
+            return jnp.reshape(rest + sum(jnp.sum(one) for one in found), (1,))
+        cells = [cell for one in self.layout.runs for cell in one.cells]
+        order = np.argsort(np.concatenate([cell.elements[0] for cell in cells]))
+        outputs = found[0] if len(found) == 1 else jnp.concatenate(found)
+        return take_rows(outputs, order)
+
+
+def _averaged(probabilities: jax.Array, numbers: Any) -> jax.Array:
+    """The mean of every row of a table over the values of its labels.
+
+    Values at which written numbers are 0 in all rows are left out: they are no terms.
+    """
+    if isinstance(numbers, np.ndarray):
+        num_rows = numbers.shape[-1]
+        flat = numbers.reshape(-1, num_rows)
+        chosen = _not_zero(flat)
+        probabilities, numbers = probabilities.reshape(-1, num_rows)[chosen], flat[chosen]
+    return jnp.sum(_share(probabilities) * numbers, axis=tuple(range(numbers.ndim - 1)))
 
 
 # --- functions of counts ---
