@@ -65,13 +65,21 @@ def ask(name, seed):
 
 
 def by_nuts(name, seed):
-    """Processor seconds of NUTS on an example, which sums out the same sites."""
+    """Processor seconds of NUTS on an example, which sums out the same sites.
+
+    On the model that was summed out by hand where NumPyro's enumeration fails, as numpyro 0.22.0
+    with funsor 0.4.8 does on its own second capture-recapture model.
+    """
     from problems.enumerated.examples import EXAMPLES
 
-    example = EXAMPLES[name]
+    example, is_by_hand = EXAMPLES[name], False
     began = time.process_time()
-    _sampled(example.model, example.args, seed, 4, 1000, 1000)
-    return {"seconds": time.process_time() - began}
+    try:
+        _sampled(example.model, example.args, seed, 4, 1000, 1000)
+    except AssertionError:
+        is_by_hand, began = True, time.process_time()
+        _sampled(example.by_hand, example.args, seed, 4, 1000, 1000)
+    return {"seconds": time.process_time() - began, "is_by_hand": is_by_hand}
 
 
 def by_hand(name, seed):
@@ -391,6 +399,7 @@ def examples_table(rows):
             ],
             "seconds": statistics.median(ours) if ours else None,
             "nuts": statistics.median(theirs) if theirs else None,
+            "nuts by hand": any(row.get("is_by_hand") for row in nuts),
             "ratio": statistics.median(ours) / statistics.median(theirs)
             if ours and theirs
             else None,

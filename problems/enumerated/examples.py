@@ -51,9 +51,9 @@ def _follow(captures: Any, survival: Callable[[], Any], recapture: Any) -> None:
         with numpyro.plate("animals", count, dim=-1), handlers.mask(mask=was_seen):
             chance = was_seen * phi * alive + (1 - was_seen)
             law = dist.Bernoulli(dist.util.clamp_probs(chance))
-            alive = numpyro.sample("alive", law, infer={"enumerate": "parallel"})
+            alive = numpyro.sample("z", law, infer={"enumerate": "parallel"})
             law = dist.Bernoulli(dist.util.clamp_probs(recapture * alive))
-            numpyro.sample("seen", law, obs=seen)
+            numpyro.sample("y", law, obs=seen)
         return (was_seen | seen.astype(bool), alive), None
 
     start = captures[:, 0].astype(bool), jnp.ones(count, dtype=jnp.int32)
