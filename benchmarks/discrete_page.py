@@ -18,8 +18,8 @@ The models of `problems/enumerated/examples.py` are those of NumPyro's examples,
 how many joint standard errors the answers are from it, the largest of all runs. Seconds include
 compilation and no imports, without a cache on disk, and are medians over seeds; those of NUTS are
 of NumPyro's own enumeration on the same model, with four chains of 1,000 warm-up steps and 1,000
-draws. (*: NumPyro's enumeration fails on its own second capture-recapture model with these versions;
-NUTS ran on the model that was summed out by hand.)
+draws. (*: NumPyro's enumeration fails on its own second capture-recapture model with these
+versions; NUTS ran on the model that was summed out by hand.)
 
 | example | `ok` | answer | long run | off | seconds | NUTS | ratio |
 |---|---|---|---|---|---|---|---|
