@@ -137,7 +137,8 @@ def ising(y: Any) -> Any:
     s = 2.0 * z - 1
     energy = jnp.sum(s[1:] * s[:-1]) + jnp.sum(s[:, 1:] * s[:, :-1])
     numpyro.factor("energy", beta * energy)
-    return jnp.sum(z) > 6, jnp.mean(s)
+    pairs = z[1:] == z[:-1]
+    return jnp.sum(z) > 6, jnp.mean(s), jnp.all(z == 1), beta * jnp.any(z == 0), jnp.all(pairs)
 
 
 def scaled_and_masked(y: Any) -> Any:

@@ -19,6 +19,7 @@ import numpy as np
 from estimand.model.enumerated.counting import Counts, count
 from estimand.model.enumerated.elimination import (
     MAX_JOINT,
+    Elimination,
     Table,
     TooManyError,
     log_sum_exp,
@@ -342,6 +343,7 @@ class Counted(NamedTuple):
     """An output that depends on the labels through sums of integers alone.
 
     `cuts` are these sums and the `values` they can have, by the number that encodes them all.
+    Of an "all" or "any" only 0 and `most`, which is 1, are told apart.
     """
 
     start: int
@@ -350,10 +352,15 @@ class Counted(NamedTuple):
     elimination: Any
     cuts: tuple[int, ...]
     values: tuple[np.ndarray, ...]
+    most: int | None = None
 
     @classmethod
     def of(cls, trace: Trace, density: Layout, start: int, leaf: int) -> Counted:
         cuts = _cuts(trace, leaf)
+        if len(cuts) == 1 and (known := _exceptions(trace, cuts[0])):
+            counts, value = known
+            elimination = _eliminated(trace, density, counts)
+            return cls(start, leaf, tuple(counts), elimination, tuple(cuts), (value,), 1)
         counts, values, unit = [], [], 1
         for cut in cuts:
             found, lowest, highest = _counts(trace, cut)
@@ -368,8 +375,7 @@ class Counted(NamedTuple):
             unit *= size
         codes = np.arange(unit)
         decoded = tuple(low + codes // one % size for low, one, size in values)
-        tables = [*density.tables, *(Table(one.scopes) for one in counts)]
-        elimination = Sum.of(trace, density._replace(tables=tuple(tables))).elimination
+        elimination = _eliminated(trace, density, counts)
         decoded = tuple(
             _as_cut(trace, cut, numbers) for cut, numbers in zip(cuts, decoded, strict=True)
         )
@@ -381,7 +387,8 @@ class Counted(NamedTuple):
 
     def log_shares(self, tables: list[jax.Array]) -> jax.Array:
         """The log probability of every value of the counts."""
-        return _log_shares(count(self.elimination, tables, self.counts)[: len(self.values[0])])
+        found = count(self.elimination, tables, self.counts, self.most)
+        return _log_shares(found[: len(self.values[0])])
 
     def mean(self, trace: Trace, values: Values, log_shares: jax.Array) -> jax.Array:
         given = {
@@ -390,6 +397,30 @@ class Counted(NamedTuple):
         outputs = trace.evaluate_at(self.leaf, values, given)
         flat = outputs.reshape(len(log_shares), -1).astype(log_shares.dtype)
         return _mean(log_shares, flat)
+
+
+def _eliminated(trace: Trace, density: Layout, counts: Sequence[Counts]) -> Elimination:
+    tables = [*density.tables, *(Table(one.scopes) for one in counts)]
+    return Sum.of(trace, density._replace(tables=tuple(tables))).elimination
+
+
+def _exceptions(trace: Trace, cut: int) -> tuple[list[Counts], np.ndarray] | None:
+    """What an "all" or an "any" counts, and its values without and with such; None for others.
+
+    An "all" counts what is false, an "any" what is true.
+    """
+    name = trace.expression.made_by[cut].name
+    if name not in ("reduce_and", "reduce_or"):
+        return None
+    found, lowest, highest = _counts(trace, cut)
+    size = math.prod(trace.expression.avals[trace.expression.made_by[cut].inputs[0]].shape)
+    if lowest == highest or (highest < size if name == "reduce_and" else lowest > 0):
+        return None
+    if name == "reduce_or":
+        return found, np.array([False, True])
+    tops = [one.numbers.max(axis=tuple(range(one.numbers.ndim - 1))) for one in found]
+    pairs = zip(found, tops, strict=True)
+    return [one._replace(numbers=top - one.numbers) for one, top in pairs], np.array([True, False])
 
 
 def _cuts(trace: Trace, leaf: int) -> list[int]:
