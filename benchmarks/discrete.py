@@ -94,7 +94,7 @@ def by_hand(name, seed):
 
     jax.config.update("jax_enable_x64", True)
     example = EXAMPLES[name]
-    draws = _sampled(example.by_hand, example.args, seed, 8, 1000, 10_000)
+    draws = _sampled(example.by_hand, example.args, seed, 8, 500, 3000)
 
     @jax.jit
     @jax.vmap
