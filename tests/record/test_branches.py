@@ -234,6 +234,7 @@ def test_the_command_line_runs_programs_that_branch(tmp_path: Path) -> None:
     assert merge.exit_code == 0, merge.output
 
 
+@pytest.mark.slow
 def test_labels_that_are_summed_out_in_a_branch_are_drawn() -> None:
     """Drawn from their conditionals, and NaN in the branch that has none; the notes name them."""
 
