@@ -15,8 +15,8 @@ EXAMPLES = """
 
 The models of `problems/enumerated/examples.py` are those of NumPyro's examples, on small data.
 "Long run" is NUTS on the model that was summed out by hand (8 chains of 3,000 draws) or 1,000,000
-weighted prior draws of it, whichever has the smaller error, and "off"
-how many joint standard errors the answers are from it, the largest of all runs. Seconds include
+weighted prior draws of it, whichever has the smaller error, and "off" how many joint standard
+errors the answers are from it, the largest of all runs. Seconds include
 compilation and no imports, without a cache on disk, and are medians over seeds; those of NUTS are
 of NumPyro's own enumeration on the same model, with four chains of 1,000 warm-up steps and 1,000
 draws. (*: NumPyro's enumeration fails on its own second capture-recapture model with these
@@ -177,6 +177,8 @@ def page(record):
     text = INTRODUCTION.format(
         cpus=made["cpu_count"], python=made["python"], jax=made["jax"], numpyro=made["numpyro"]
     )
+    if "note" in record["results"]:
+        text += "\n" + record["results"]["note"] + "\n"
     parts = (
         (EXAMPLES, _examples, "examples"),
         (EXACT, _exact, "exact"),
