@@ -21,7 +21,6 @@ from scipy import special, stats
 
 from problems.problem import panels
 
-MARK = {"enumerate": "parallel"}
 _rng = np.random.default_rng(19)
 
 
@@ -72,7 +71,7 @@ def two_components(y: Any) -> Any:
     share = numpyro.sample("share", dist.Beta(2.0, 2.0))
     loc = numpyro.sample("loc", dist.Normal(1.0, 1.0))
     with numpyro.plate("rows", len(y)):
-        z = numpyro.sample("z", dist.Bernoulli(share), infer=MARK)
+        z = numpyro.sample("z", dist.Bernoulli(share), infer={"enumerate": "parallel"})
         numpyro.sample("y", dist.Normal(jnp.where(z == 1, loc, -1.0), 1.0), obs=y)
     return loc, z[4] == 1, jnp.sum(z) >= 25
 
@@ -95,7 +94,9 @@ def three_components(y: Any) -> Any:
     second = numpyro.sample("second", dist.Normal(0.0, 1.0))
     locs = jnp.stack([first, second, jnp.full((), 3.0)])
     with numpyro.plate("rows", len(y)):
-        z = numpyro.sample("z", dist.Categorical(jnp.array([0.3, 0.3, 0.4])), infer=MARK)
+        z = numpyro.sample(
+            "z", dist.Categorical(jnp.array([0.3, 0.3, 0.4])), infer={"enumerate": "parallel"}
+        )
         numpyro.sample("y", dist.Normal(locs[z], 1.0), obs=y)
     return second, z[8] == 0, jnp.sum(z == 1) >= 20
 
@@ -127,7 +128,7 @@ def hidden_states(y: Any) -> Any:
 
     def step(state: Any, value: Any) -> Any:
         law = dist.Bernoulli(jnp.where(state == 1, stay, 1 - stay))
-        state = numpyro.sample("state", law, infer=MARK)
+        state = numpyro.sample("state", law, infer={"enumerate": "parallel"})
         numpyro.sample("value", dist.Normal(1.0 * state, 0.8), obs=value)
         return state, state
 
@@ -201,7 +202,7 @@ OUTCOME = DESIGN @ np.array([1.2, 0.0, 0.0, 0.5, 0.0, 0.0, -0.3, 0.0]) + _rng.no
 def spike_and_slab(x: Any, y: Any) -> Any:
     """Which of eight variables are in a regression."""
     with numpyro.plate("variables", x.shape[1]):
-        is_in = numpyro.sample("is_in", dist.Bernoulli(0.3), infer=MARK)
+        is_in = numpyro.sample("is_in", dist.Bernoulli(0.3), infer={"enumerate": "parallel"})
         slope = numpyro.sample("slope", dist.Normal(0.0, 1.0))
     numpyro.sample("y", dist.Normal(x @ (is_in * slope), 1.0), obs=y)
     return is_in
@@ -229,7 +230,7 @@ def abundance(visits: Any) -> Any:
     seen = numpyro.sample("seen", dist.Beta(2.0, 2.0))
     law = dist.Categorical(logits=dist.Poisson(rate).log_prob(jnp.arange(MOST + 1)))
     with numpyro.plate("places", visits.shape[0]):
-        count = numpyro.sample("count", law, infer=MARK)
+        count = numpyro.sample("count", law, infer={"enumerate": "parallel"})
         chance = dist.Binomial(count[:, None], seen).to_event(1)
         numpyro.sample("visits", chance, obs=visits)
     return rate, count[1], count[1] > 15
@@ -263,7 +264,7 @@ def ising() -> Any:
     """A 4 × 4 lattice with an unknown coupling: its magnetisation, and all but two spins up."""
     coupling = numpyro.sample("coupling", dist.Uniform(0.0, 0.6))
     with numpyro.plate("rows", 4, dim=-2), numpyro.plate("columns", 4, dim=-1):
-        up = numpyro.sample("up", dist.Bernoulli(0.5), infer=MARK)
+        up = numpyro.sample("up", dist.Bernoulli(0.5), infer={"enumerate": "parallel"})
     spin = 2.0 * up - 1.0
     bonds = jnp.sum(spin[1:] * spin[:-1]) + jnp.sum(spin[:, 1:] * spin[:, :-1])
     numpyro.factor("energy", coupling * bonds + 0.2 * spin[0, 0])
@@ -290,10 +291,14 @@ def ising_truth(num_nodes: int = 60) -> np.ndarray:
 
 def alarm() -> Any:
     """Pearl's network: a burglary or an earthquake sets off an alarm, and neighbours call."""
-    burglary = numpyro.sample("burglary", dist.Bernoulli(0.001), infer=MARK)
-    earthquake = numpyro.sample("earthquake", dist.Bernoulli(0.002), infer=MARK)
+    burglary = numpyro.sample("burglary", dist.Bernoulli(0.001), infer={"enumerate": "parallel"})
+    earthquake = numpyro.sample(
+        "earthquake", dist.Bernoulli(0.002), infer={"enumerate": "parallel"}
+    )
     chances = jnp.array([[0.001, 0.29], [0.94, 0.95]])
-    rings = numpyro.sample("rings", dist.Bernoulli(chances[burglary, earthquake]), infer=MARK)
+    rings = numpyro.sample(
+        "rings", dist.Bernoulli(chances[burglary, earthquake]), infer={"enumerate": "parallel"}
+    )
     numpyro.sample("john", dist.Bernoulli(jnp.array([0.05, 0.90])[rings]), obs=1)
     numpyro.sample("mary", dist.Bernoulli(jnp.array([0.01, 0.70])[rings]), obs=1)
     return burglary, burglary & earthquake, rings

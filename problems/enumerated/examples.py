@@ -21,8 +21,6 @@ from numpyro.contrib.control_flow import scan
 from numpyro.infer.reparam import LocScaleReparam
 from numpyro.ops.indexing import Vindex
 
-MARK = {"enumerate": "parallel"}
-
 
 class Example(NamedTuple):
     """A model with discrete sites, the same summed out by hand, and their data."""
@@ -53,9 +51,9 @@ def _follow(captures: Any, survival: Callable[[], Any], recapture: Any) -> None:
         with numpyro.plate("animals", count, dim=-1), handlers.mask(mask=was_seen):
             chance = was_seen * phi * alive + (1 - was_seen)
             law = dist.Bernoulli(dist.util.clamp_probs(chance))
-            alive = numpyro.sample("alive", law, infer=MARK)
+            alive = numpyro.sample("z", law, infer={"enumerate": "parallel"})
             law = dist.Bernoulli(dist.util.clamp_probs(recapture * alive))
-            numpyro.sample("seen", law, obs=seen)
+            numpyro.sample("y", law, obs=seen)
         return (was_seen | seen.astype(bool), alive), None
 
     start = captures[:, 0].astype(bool), jnp.ones(count, dtype=jnp.int32)
@@ -203,7 +201,7 @@ def dawid_skene(annotators: Any, annotations: Any) -> Any:
     num_items, num_positions = annotations.shape
     beta, pi = _annotator_sites(3, 2)
     with numpyro.plate("item", num_items, dim=-2):
-        label = numpyro.sample("label", dist.Categorical(pi), infer=MARK)
+        label = numpyro.sample("label", dist.Categorical(pi), infer={"enumerate": "parallel"})
         with numpyro.plate("position", num_positions):
             law = dist.Categorical(Vindex(beta)[annotators, label, :])
             numpyro.sample("annotation", law, obs=annotations)
@@ -239,7 +237,7 @@ def toy_mixture(seen: Any) -> Any:
     p_c = numpyro.sample("p_C", dist.Beta(jnp.ones(2), jnp.ones(2)).to_event(1))
     with numpyro.plate("data", len(seen["A"])):
         a = numpyro.sample("A", dist.Bernoulli(p_a), obs=seen["A"])
-        b = numpyro.sample("B", dist.Bernoulli(Vindex(p_b)[a]), infer=MARK)
+        b = numpyro.sample("B", dist.Bernoulli(Vindex(p_b)[a]), infer={"enumerate": "parallel"})
         numpyro.sample("C", dist.Bernoulli(Vindex(p_c)[b]), obs=seen["C"])
     return (p_c[1] - p_c[0]) * (p_b[1] - p_b[0])
 
@@ -269,7 +267,9 @@ def gaussian_mixture(points: Any) -> Any:
     """Five points and two components; the distance between these."""
     weights, scale, locs = _mixture_sites(2)
     with numpyro.plate("data", len(points)):
-        assignment = numpyro.sample("assignment", dist.Categorical(weights), infer=MARK)
+        assignment = numpyro.sample(
+            "assignment", dist.Categorical(weights), infer={"enumerate": "parallel"}
+        )
         numpyro.sample("obs", dist.Normal(locs[assignment], scale), obs=points)
     return jnp.abs(locs[0] - locs[1])
 
@@ -311,7 +311,7 @@ def tunes(sequences: Any, lengths: Any) -> Any:
             numpyro.plate("sequences", count, dim=-2),
             handlers.mask(mask=(t < lengths)[..., None]),
         ):
-            x = numpyro.sample("x", dist.Categorical(probs_x[x]), infer=MARK)
+            x = numpyro.sample("x", dist.Categorical(probs_x[x]), infer={"enumerate": "parallel"})
             with numpyro.plate("tones", data_dim, dim=-1):
                 numpyro.sample("y", dist.Bernoulli(probs_y[x.squeeze(-1)]), obs=y)
         return (x, t + 1), None
@@ -336,40 +336,46 @@ def tunes_by_hand(sequences: Any, lengths: Any) -> Any:
 
 # Discrete imputation ------------------------------------------------------------------------------
 
-IS_EXPOSED = np.array([1.0, 0.0, np.nan, 1.0, np.nan, 0.0, 0.0, np.nan, 1.0, 1.0])
-RESPONSE = np.array([1.9, 0.1, 1.4, 2.2, 0.3, -0.4, 0.6, 2.4, 1.1, 1.7])
+# −1 where it is missing.
+IS_ILL = np.array([1, 0, -1, 1, -1, 0, 0, -1, 1, 1, 0, -1, 1, 0, -1])
+IS_OLD = np.array([1, 0, 1, 1, 0, 0, 1, 1, 1, 0, 0, 1, 1, 0, 0])
+VISITS = np.array(
+    [0.45, 0.1, 0.62, 0.71, 0.05, -0.34, 0.16, 0.8, 0.41, 0.37, 0.2, 0.33, 0.6, -0.1, 0.3]
+)
 
 
-def imputation(is_exposed: Any, response: Any) -> Any:
-    """Flags of which some are missing; the effect of a flag."""
-    missing = np.flatnonzero(np.isnan(IS_EXPOSED))
-    share = numpyro.sample("share", dist.Beta(1.0, 1.0))
-    guess = numpyro.sample(
-        "guess", dist.Bernoulli(share).expand([len(missing)]).mask(False), infer=MARK
-    )
-    flags = jnp.asarray(is_exposed).at[missing].set(guess)
-    numpyro.sample("flags", dist.Bernoulli(share).expand([len(is_exposed)]), obs=flags)
-    effect = numpyro.sample("effect", dist.Normal(0.0, 2.0))
-    level = numpyro.sample("level", dist.Normal(0.0, 2.0))
-    numpyro.sample("response", dist.Normal(level + effect * flags, 0.7), obs=response)
-    return effect
+def _imputation_sites() -> tuple[Any, ...]:
+    names = "mu_A", "b_B_A", "b_A", "b_B"
+    found = [numpyro.sample(name, dist.Normal(0.0, 2.5)) for name in names]
+    return *found, numpyro.sample("s_Y", dist.HalfCauchy(2.5))
 
 
-def imputation_by_hand(is_exposed: Any, response: Any) -> Any:
-    is_missing = np.isnan(IS_EXPOSED)
-    share = numpyro.sample("share", dist.Beta(1.0, 1.0))
-    effect = numpyro.sample("effect", dist.Normal(0.0, 2.0))
-    level = numpyro.sample("level", dist.Normal(0.0, 2.0))
+def imputation(is_ill: Any, is_old: Any, visits: Any) -> Any:
+    """Flags of which some are missing, and none is marked; the effect of a flag."""
+    mu, slope, by_illness, by_age, scale = _imputation_sites()
+    with numpyro.plate("obs", len(is_ill)):
+        logits = mu + is_old * slope
+        guess = numpyro.sample("A", dist.Bernoulli(logits=logits).mask(False))
+        log_prob = dist.Bernoulli(logits=logits).log_prob(guess)
+        log_prob = jnp.where((is_ill >= 0) & (guess != is_ill), -jnp.inf, log_prob)
+        numpyro.factor("obs_A", log_prob)
+        mean = by_illness * guess + by_age * is_old
+        numpyro.sample("obs_Y", dist.Normal(mean, scale), obs=visits)
+    return by_illness
+
+
+def imputation_by_hand(is_ill: Any, is_old: Any, visits: Any) -> Any:
+    mu, slope, by_illness, by_age, scale = _imputation_sites()
     rows = jnp.stack(
         [
-            dist.Bernoulli(share).log_prob(flag)
-            + dist.Normal(level + effect * flag, 0.7).log_prob(response)
-            for flag in (0.0, 1.0)
+            dist.Bernoulli(logits=mu + is_old * slope).log_prob(flag)
+            + dist.Normal(by_illness * flag + by_age * is_old, scale).log_prob(visits)
+            for flag in (0, 1)
         ]
     )
-    known = jnp.where(jnp.asarray(is_exposed) == 1.0, rows[1], rows[0])
-    numpyro.factor("rows", jnp.sum(jnp.where(is_missing, logsumexp(rows, axis=0), known)))
-    return effect
+    known = jnp.where(jnp.asarray(is_ill) == 1, rows[1], rows[0])
+    numpyro.factor("rows", jnp.sum(jnp.where(is_ill < 0, logsumexp(rows, axis=0), known)))
+    return by_illness
 
 
 EXAMPLES = {
@@ -383,6 +389,6 @@ EXAMPLES = {
     "annotation": Example(dawid_skene, dawid_skene_by_hand, (ANNOTATORS, ANNOTATIONS)),
     "toy_mixture": Example(toy_mixture, toy_mixture_by_hand, (SEEN,)),
     "hmm_enum": Example(tunes, tunes_by_hand, (TUNES, LENGTHS)),
-    "discrete_imputation": Example(imputation, imputation_by_hand, (IS_EXPOSED, RESPONSE)),
+    "discrete_imputation": Example(imputation, imputation_by_hand, (IS_ILL, IS_OLD, VISITS)),
     "gaussian_mixture": Example(gaussian_mixture, gaussian_mixture_by_hand, (POINTS,)),
 }

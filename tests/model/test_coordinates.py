@@ -14,6 +14,7 @@ import numpyro.distributions as dist
 import pytest
 from numpyro import handlers
 from numpyro.contrib.control_flow import scan
+from numpyro.distributions import biject_to, constraints
 from numpyro.infer.util import log_density
 from scipy import stats as laws
 
@@ -21,7 +22,7 @@ import estimand as ep
 from estimand.density import has_varying_scales, to_plain_coordinates
 from estimand.model import NumpyroModel
 from estimand.model.numpyro.model import _compiled_changes
-from estimand.model.numpyro.transforms import Stretch, location_scale
+from estimand.model.numpyro.transforms import Sticks, Stretch, location_scale
 from problems import PROBLEMS
 from tests.stats import assert_same_law, assert_unbiased
 
@@ -476,3 +477,39 @@ def test_which_masked_elements_matter() -> None:
     again = ep.Density.of(program(np.ones(4))).model
     assert again == model
     assert _compiled_changes.cache_info().misses == compiled
+
+
+def test_shares_are_those_of_numpyro() -> None:
+    places = 3 * jax.random.normal(jax.random.key(0), (20, 4))
+    theirs, ours = biject_to(constraints.simplex), Sticks()
+    shares = ours(places)
+    np.testing.assert_allclose(shares, theirs(places), rtol=1e-12, atol=1e-15)
+    np.testing.assert_allclose(ours.inv(shares), places, rtol=1e-12)
+    slopes = ours.log_abs_det_jacobian(places, shares)
+    np.testing.assert_allclose(slopes, theirs.log_abs_det_jacobian(places, shares), rtol=1e-9)
+    assert ours.forward_shape((2, 3)) == theirs.forward_shape((2, 3))
+    assert ours.inverse_shape((2, 4)) == theirs.inverse_shape((2, 4))
+
+
+def test_small_shares_keep_their_digits() -> None:
+    """What is left where nearly all is taken first, and where the product would be below all."""
+    places = jnp.array([[60.0, 1.0], [-3.0, 200.0], [800.0, 0.0]])
+    shares = Sticks()(places)
+    assert (shares > 0).all()
+    np.testing.assert_allclose(Sticks().inv(shares)[:2], places[:2], rtol=1e-12)
+    left = -60.0 + np.log(2.0) + laws.logistic.logcdf(1.0)
+    np.testing.assert_allclose(jnp.log(shares[0, 1]), left, rtol=1e-12)
+
+
+def test_masked_elements_matter_beside_data_that_are_impossible() -> None:
+    """All draws of ten known flags are wrong somewhere, and the density is 0 whatever is asked."""
+
+    def known_flags(is_on: Any) -> Any:
+        with numpyro.plate("rows", 10):
+            flag = numpyro.sample("flag", dist.Bernoulli(0.3).mask(False))
+            numpyro.factor("known", jnp.where(flag == is_on, 0.0, -jnp.inf))
+        return flag[0]
+
+    model = ep.Density.of(ep.expectation(known_flags, enumerate=False)(np.arange(10) % 2)).model
+    assert isinstance(model, NumpyroModel)
+    assert model.freed == (("flag", (True,) * 10),)

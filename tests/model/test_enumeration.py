@@ -137,7 +137,8 @@ def ising(y: Any) -> Any:
     s = 2.0 * z - 1
     energy = jnp.sum(s[1:] * s[:-1]) + jnp.sum(s[:, 1:] * s[:, :-1])
     numpyro.factor("energy", beta * energy)
-    return jnp.sum(z) > 6, jnp.mean(s)
+    pairs = z[1:] == z[:-1]
+    return jnp.sum(z) > 6, jnp.mean(s), jnp.all(z == 1), beta * jnp.any(z == 0), jnp.all(pairs)
 
 
 def scaled_and_masked(y: Any) -> Any:
@@ -147,6 +148,16 @@ def scaled_and_masked(y: Any) -> Any:
         with handlers.mask(mask=jnp.array([True, True, False, True, False])):
             numpyro.sample("y", dist.Normal(mu + z, 1.0), obs=y)
     return mu
+
+
+def uneven(y: Any) -> Any:
+    """Labels of different sizes as one vector, and as terms that are 0 for some of them."""
+    mu = numpyro.sample("mu", dist.Normal(0.0, 2.0))
+    with numpyro.plate("rows", 4):
+        z = numpyro.sample("z", dist.DiscreteUniform(0, np.array([3, 1, 4, 2])), infer=MARK)
+        numpyro.sample("y", dist.Normal(mu * z, 1.0), obs=y[:4])
+    table = jnp.array([[0.0, 1.0], [0.0, -1.0]]).at[1, 1].set(mu)
+    return z, jnp.stack([z[0] * mu, z[1] + 1.0, mu]), table[z[1], z[1]], 3.0 * z[0] + z[2] - mu
 
 
 def impossible(y: Any) -> Any:
@@ -171,6 +182,7 @@ CASES = {
     "chains_in_a_plate": Case(chains_in_a_plate, (Y,), (2,) * 6),
     "ising": Case(ising, (Y,), (2,) * 9),
     "scaled_and_masked": Case(scaled_and_masked, (Y,), (3,) * 5),
+    "uneven": Case(uneven, (Y,), (4, 2, 5, 3)),
     "impossible": Case(impossible, (Y,), (3, 3, 3)),
 }
 

@@ -12,6 +12,7 @@ import numpy as np
 import numpyro
 import numpyro.distributions as dist
 import pytest
+from scipy import stats as laws
 
 import estimand as ep
 from estimand.record.draws import joined_sites
@@ -231,3 +232,31 @@ def test_the_command_line_runs_programs_that_branch(tmp_path: Path) -> None:
     both = str(tmp_path / "both.est")
     merge = CliRunner().invoke(cli.main, ["merge", record, second, "--output", both])
     assert merge.exit_code == 0, merge.output
+
+
+@pytest.mark.slow
+def test_labels_that_are_summed_out_in_a_branch_are_drawn() -> None:
+    """Drawn from their conditionals, and NaN in the branch that has none; the notes name them."""
+
+    @ep.expectation
+    def labelled() -> Any:
+        k = numpyro.sample("k", dist.Bernoulli(0.5), infer={"branching": True})
+        m = numpyro.sample("m", dist.Normal(0.0, 1.0))
+        if k == 0:
+            z = numpyro.sample("z", dist.Bernoulli(0.3), infer={"enumerate": "parallel"})
+            numpyro.sample("y", dist.Normal(m + 2 * z, 1.0), obs=1.5)
+        else:
+            numpyro.sample("y", dist.Normal(m, 1.0), obs=1.5)
+        return m
+
+    found = ep.estimate_expectation(labelled(), PRIOR)
+    assert any("branch k=0: summed out" in note for note in found.run.notes)
+    draws = found.samples(num_samples=4000)
+    is_first = draws["k"] == 0
+    np.testing.assert_array_equal(np.isnan(draws["z"]), ~is_first)
+    ones = 0.3 * laws.norm(2.0, 2**0.5).pdf(1.5)
+    chance = ones / (ones + 0.7 * laws.norm(0.0, 2**0.5).pdf(1.5))
+    count = int(is_first.sum())
+    # Draws of a few thousand positions: the error of independent ones, doubled.
+    error = 2 * math.sqrt(chance * (1 - chance) / count)
+    assert_estimate(draws["z"][is_first].mean(), error, chance)

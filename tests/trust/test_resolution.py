@@ -13,6 +13,7 @@ import numpy as np
 import numpyro
 import numpyro.distributions as dist
 import pytest
+from scipy import stats as laws
 
 import estimand as ep
 from estimand.density import Density
@@ -48,7 +49,7 @@ UNRESOLVED = {
     "an infinite mean": of(dist.HalfCauchy(1.0)),
     "a mean that is nearly infinite": of(dist.InverseGamma(1.01, 1.0)),
     "odds of a uniform share": of(dist.Uniform(0.0, 1.0), lambda q: q / (1 - q)),
-    "a sparse simplex": of(dist.Dirichlet(jnp.full(3, 0.05))),
+    "a sparse simplex": of(dist.Dirichlet(jnp.full(3, 0.001))),
     "all mass at 0": of(dist.Gamma(0.001, 0.001)),
 }
 
@@ -82,6 +83,10 @@ def test_by_parts(estimator: Any) -> None:
 RESOLVED = {
     "a prior with infinite density at both edges": (of(dist.Beta(0.5, 0.5)), 0.5),
     "the distance from an edge at 0": (of(dist.Beta(0.05, 1.0)), 0.05 / 1.05),
+    "a share that is nearly all": (
+        of(dist.Dirichlet(jnp.array([1.0, 0.1])), lambda q: q[0] > 0.99),
+        float(laws.beta(1.0, 0.1).sf(0.99)),
+    ),
     "a heavy tail": (of(dist.InverseGamma(1.6, 1.0)), 1 / 0.6),
 }
 

@@ -109,6 +109,10 @@ class Model(Protocol):
 class SummingModel(Protocol):
     """A model that sums over sites which are not in its positions, and can draw them."""
 
+    @property
+    def note(self) -> str:
+        """Which sites these are, in words."""
+
     def can_draw_targets(self, data: Data) -> bool:
         """Whether they can be drawn in proportion to the return value, too."""
 

@@ -12,7 +12,7 @@ import numpy as np
 from estimand.density import Density
 from estimand.methods import Run
 from estimand.model import PARTS, Output
-from estimand.record.draws import MAX_DRAWS, KeptDraws, joined_sites, thin, values_at
+from estimand.record.draws import MAX_DRAWS, KeptDraws, joined_sites, summed_sites, thin, values_at
 from estimand.record.parts import DENSITY_NAMES, used_evidence
 from estimand.trust import (
     BranchEstimate,
@@ -97,6 +97,8 @@ class _Source(NamedTuple):
 
     branch: BranchEstimate
     evidence: Evidence
+    name: str
+    output: int
 
     @property
     def log_weights(self) -> np.ndarray:
@@ -104,12 +106,16 @@ class _Source(NamedTuple):
         weights = np.asarray(self.evidence.log_weights, float)
         return weights - math.log(weights.size)
 
-    def kept(self, rows: np.ndarray) -> tuple[dict[str, np.ndarray], np.ndarray]:
+    def kept(
+        self, rows: np.ndarray, rng: np.random.Generator
+    ) -> tuple[dict[str, np.ndarray], np.ndarray]:
         """Values of all sites, the branching ones first, and outputs at some of the draws."""
         density: Density = self.branch.density
-        sites, outputs = values_at(density, np.asarray(self.evidence.positions)[rows])
+        positions = np.asarray(self.evidence.positions)[rows]
+        sites, outputs = values_at(density, positions)
+        drawn = summed_sites(density.part(self.name, self.output), positions, rng)
         own = {name: np.full(len(rows), value) for name, value in self.branch.values}
-        return own | sites, outputs
+        return own | sites | drawn, outputs
 
 
 def branch_draws(run: Run) -> tuple[KeptDraws, ...]:
@@ -123,7 +129,7 @@ def branch_draws(run: Run) -> tuple[KeptDraws, ...]:
     for used in used_evidence(run):
         number = max(used.output, 0)
         sources = [
-            _Source(branch, evidence)
+            _Source(branch, evidence, used.name, used.output)
             for branch in run.branches
             if isinstance(
                 evidence := getattr(branch.outputs[number].parts, fields[used.name]), Evidence
@@ -136,7 +142,7 @@ def branch_draws(run: Run) -> tuple[KeptDraws, ...]:
         rng = np.random.default_rng([PARTS.index(used.name), used.output + 1])
         thinned = thin(np.concatenate([item.log_weights for item in sources]), MAX_DRAWS, rng)
         kept = [
-            (k, source.kept(rows[thinned.indices[owners[thinned.indices] == k]]))
+            (k, source.kept(rows[thinned.indices[owners[thinned.indices] == k]], rng))
             for k, source in enumerate(sources)
             if (owners[thinned.indices] == k).any()
         ]

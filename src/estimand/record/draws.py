@@ -91,7 +91,7 @@ def kept_draws(run: Run, density: Density) -> tuple[KeptDraws, ...]:
         thinned = thin(np.asarray(evidence.log_weights, float), count, rng)
         positions = np.asarray(evidence.positions)[thinned.indices]
         sites, outputs = values_at(density, positions)
-        sites |= _summed_sites(density.part(name, output), positions, rng)
+        sites |= summed_sites(density.part(name, output), positions, rng)
         result.append(KeptDraws(name, output, thinned.log_weights, outputs, sites))
     return tuple(result)
 
@@ -132,7 +132,7 @@ def joined_sites(pieces: Sequence[dict[str, np.ndarray]]) -> dict[str, np.ndarra
     return joined
 
 
-def _summed_sites(
+def summed_sites(
     part: Density, positions: np.ndarray, rng: np.random.Generator
 ) -> dict[str, np.ndarray]:
     """Draws of the sites that are summed out, given each position; none where there are none."""

@@ -748,8 +748,18 @@ def _fill_value(params: dict, dtype: Any) -> Any:
     return 1
 
 
-def _gather(operands: list[Interval], params: dict, _avals: Any, out: Any) -> Interval:
+def _gather(operands: list[Interval], params: dict, avals: Any, out: Any) -> Interval:
     fill = _fill_value(params, out.dtype)
+    table, places = operands
+    is_known = places.low.shape == avals[1].shape and np.array_equal(places.low, places.high)
+    if is_known and table.low.ndim and table.high.ndim and math.prod(out.shape) <= _MAX_ELEMENTS:
+        ids = 1 + np.arange(table.low.size, dtype=np.int32).reshape(avals[0].shape)
+        with jax.ensure_compile_time_eval():
+            where = jnp.asarray(places.low).astype(avals[1].dtype)
+            taken = jax.lax.gather_p.bind(jnp.asarray(ids), where, **{**params, "fill_value": 0})
+        outside = 0.0 if fill is None else fill
+        ends = (np.append(outside, end.ravel())[np.asarray(taken)] for end in table[:2])
+        return Interval(*ends)
     return operands[0].hull() if fill is None else _hull_of_all([operands[0], of_constant(fill)])
 
 

@@ -29,7 +29,7 @@ from estimand.methods.branching.sums import (
 from estimand.methods.posterior_bridge import PosteriorBridge
 from estimand.methods.posterior_mcmc import PosteriorMCMC
 from estimand.methods.protocol import Budget, Cost, GoalMethod, Method, Run
-from estimand.model import BranchingExpectation, Leaf, ProgramError, Values
+from estimand.model import BranchingExpectation, Leaf, ProgramError, SummingModel, Values
 from estimand.runtime import OutOfTimeError, Progress, Runtime
 from estimand.sampling import named_key
 from estimand.trust import (
@@ -266,7 +266,9 @@ class _Survey:
         else:
             run = method.run(key, branch.density, inner)
         run = self._with_evidence(named_key(key, "evidence"), branch.density, run, inner)
-        for note in run.notes:
+        model = branch.density.model
+        summed_out = (model.note,) if isinstance(model, SummingModel) else ()
+        for note in (*summed_out, *run.notes):
             texts = self.notes.setdefault(note, [])
             texts += [] if text in texts else [text]
         outputs = tuple(

@@ -17,7 +17,14 @@ import jax.numpy as jnp
 import numpy as np
 
 from estimand.model.enumerated.counting import Counts, count
-from estimand.model.enumerated.elimination import MAX_JOINT, Table, TooManyError, log_sum_exp
+from estimand.model.enumerated.elimination import (
+    MAX_JOINT,
+    Elimination,
+    Table,
+    TooManyError,
+    log_sum_exp,
+    take_rows,
+)
 from estimand.model.enumerated.expression import Step
 from estimand.model.enumerated.pieces import Piece
 from estimand.model.enumerated.tables import Layout, table_of, tabulate
@@ -258,27 +265,41 @@ def _share_slope(primals: tuple, tangents: tuple) -> tuple[jax.Array, jax.Array]
 
 
 class Terms(NamedTuple):
-    """An output that is a sum of terms with few labels each, or outputs that each have few."""
+    """An output that is a sum of terms with few labels each, or outputs that each have few.
+
+    `numbers` are the tables of the terms, if they depend on labels alone.
+    """
 
     start: int
     leaf: int
     size: int
     layout: Layout
+    numbers: tuple[np.ndarray, ...] | None
 
     @classmethod
     def of(cls, trace: Trace, start: int, leaf: int, limit: int) -> Terms:
         size = math.prod(trace.expression.avals[leaf].shape)
         pieces = trace.pieces([leaf]) if size == 1 else [Piece(leaf)]
         layout = trace.layout(pieces, is_apart=True, limit=limit)
-        return cls(start, leaf, size, layout)
+        labelled = layout._replace(plain=())
+        has_factors = any(piece.factors for one in layout.runs for piece in one.pieces)
+        numbers = None
+        if layout.runs and not has_factors and trace.is_constant(labelled.places):
+            numbers = tuple(_constant_tables(trace, labelled)[0])
+        return cls(start, leaf, size, layout, numbers)
 
     @property
     def wanted(self) -> list[int]:
-        return self.layout.places
+        return self._computed.places
+
+    @property
+    def _computed(self) -> Layout:
+        """What is computed in every evaluation."""
+        return self.layout if self.numbers is None else self.layout._replace(runs=(), tables=())
 
     @property
     def num_runs(self) -> int:
-        return self.layout.num_runs
+        return self._computed.num_runs
 
     @property
     def tables(self) -> list[Table]:
@@ -288,18 +309,31 @@ class Terms(NamedTuple):
         """The outputs' means from the probabilities of the labels of each table."""
         if not self.layout.runs and self.layout.plain == (Piece(self.leaf),):
             return jnp.ravel(values[self.leaf]).astype(jnp.result_type(float))
-        tables, rest = tabulate(trace.expression, self.layout, values, trace.label_input)
-        every, cells = iter(shares), [cell for one in self.layout.runs for cell in one.cells]
-        outputs = jnp.zeros(self.size) + rest
-        for cell, table, numbers in zip(cells, self.layout.tables, tables, strict=True):
-            if table.scopes.shape[1]:
-                axes = tuple(range(numbers.ndim - 1))
-                numbers = jnp.sum(_share(next(every)) * numbers, axis=axes)
-            if self.size == 1:
-                outputs += jnp.sum(numbers)
-            elif cell.elements.shape[1] == self.size:
-                outputs = outputs.at[cell.elements[0]].add(numbers)
-        return outputs
+        every, found = iter(shares), []
+        made, rest = tabulate(trace.expression, self._computed, values, trace.label_input)
+        tables: Sequence[Any] = made if self.numbers is None else self.numbers
+        for table, numbers in zip(self.layout.tables, tables, strict=True):
+            has_labels = table.scopes.shape[1] > 0
+            found.append(_averaged(next(every), numbers) if has_labels else jnp.asarray(numbers))
+        if self.size == 1:
+            return jnp.reshape(rest + sum(jnp.sum(one) for one in found), (1,))
+        cells = [cell for one in self.layout.runs for cell in one.cells]
+        order = np.argsort(np.concatenate([cell.elements[0] for cell in cells]))
+        outputs = found[0] if len(found) == 1 else jnp.concatenate(found)
+        return take_rows(outputs, order)
+
+
+def _averaged(probabilities: jax.Array, numbers: Any) -> jax.Array:
+    """The mean of every row of a table over the values of its labels.
+
+    Values at which written numbers are 0 in all rows are left out: they are no terms.
+    """
+    if isinstance(numbers, np.ndarray):
+        num_rows = numbers.shape[-1]
+        flat = numbers.reshape(-1, num_rows)
+        chosen = _not_zero(flat)
+        probabilities, numbers = probabilities.reshape(-1, num_rows)[chosen], flat[chosen]
+    return jnp.sum(_share(probabilities) * numbers, axis=tuple(range(numbers.ndim - 1)))
 
 
 # --- functions of counts ---
@@ -309,6 +343,7 @@ class Counted(NamedTuple):
     """An output that depends on the labels through sums of integers alone.
 
     `cuts` are these sums and the `values` they can have, by the number that encodes them all.
+    Of an "all" or "any" only 0 and `most`, which is 1, are told apart.
     """
 
     start: int
@@ -317,10 +352,15 @@ class Counted(NamedTuple):
     elimination: Any
     cuts: tuple[int, ...]
     values: tuple[np.ndarray, ...]
+    most: int | None = None
 
     @classmethod
     def of(cls, trace: Trace, density: Layout, start: int, leaf: int) -> Counted:
         cuts = _cuts(trace, leaf)
+        if len(cuts) == 1 and (known := _exceptions(trace, cuts[0])):
+            counts, value = known
+            elimination = _eliminated(trace, density, counts)
+            return cls(start, leaf, tuple(counts), elimination, tuple(cuts), (value,), 1)
         counts, values, unit = [], [], 1
         for cut in cuts:
             found, lowest, highest = _counts(trace, cut)
@@ -335,8 +375,7 @@ class Counted(NamedTuple):
             unit *= size
         codes = np.arange(unit)
         decoded = tuple(low + codes // one % size for low, one, size in values)
-        tables = [*density.tables, *(Table(one.scopes) for one in counts)]
-        elimination = Sum.of(trace, density._replace(tables=tuple(tables))).elimination
+        elimination = _eliminated(trace, density, counts)
         decoded = tuple(
             _as_cut(trace, cut, numbers) for cut, numbers in zip(cuts, decoded, strict=True)
         )
@@ -348,7 +387,8 @@ class Counted(NamedTuple):
 
     def log_shares(self, tables: list[jax.Array]) -> jax.Array:
         """The log probability of every value of the counts."""
-        return _log_shares(count(self.elimination, tables, self.counts)[: len(self.values[0])])
+        found = count(self.elimination, tables, self.counts, self.most)
+        return _log_shares(found[: len(self.values[0])])
 
     def mean(self, trace: Trace, values: Values, log_shares: jax.Array) -> jax.Array:
         given = {
@@ -357,6 +397,30 @@ class Counted(NamedTuple):
         outputs = trace.evaluate_at(self.leaf, values, given)
         flat = outputs.reshape(len(log_shares), -1).astype(log_shares.dtype)
         return _mean(log_shares, flat)
+
+
+def _eliminated(trace: Trace, density: Layout, counts: Sequence[Counts]) -> Elimination:
+    tables = [*density.tables, *(Table(one.scopes) for one in counts)]
+    return Sum.of(trace, density._replace(tables=tuple(tables))).elimination
+
+
+def _exceptions(trace: Trace, cut: int) -> tuple[list[Counts], np.ndarray] | None:
+    """What an "all" or an "any" counts, and its values without and with such; None for others.
+
+    An "all" counts what is false, an "any" what is true.
+    """
+    name = trace.expression.made_by[cut].name
+    if name not in ("reduce_and", "reduce_or"):
+        return None
+    found, lowest, highest = _counts(trace, cut)
+    size = math.prod(trace.expression.avals[trace.expression.made_by[cut].inputs[0]].shape)
+    if lowest == highest or (highest < size if name == "reduce_and" else lowest > 0):
+        return None
+    if name == "reduce_or":
+        return found, np.array([False, True])
+    tops = [one.numbers.max(axis=tuple(range(one.numbers.ndim - 1))) for one in found]
+    pairs = zip(found, tops, strict=True)
+    return [one._replace(numbers=top - one.numbers) for one, top in pairs], np.array([True, False])
 
 
 def _cuts(trace: Trace, leaf: int) -> list[int]:

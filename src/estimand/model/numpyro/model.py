@@ -473,15 +473,16 @@ def _changes(text: _Text, name: str, arrays: tuple, keys: jax.Array, step: int) 
             text.run(arrays)
         return sites
 
-    def log_density(values: dict[str, jax.Array]) -> jax.Array:
+    def log_factors(values: dict[str, jax.Array]) -> list[jax.Array]:
+        # One by one: beside a factor of 0, which the data of other elements may be, none is seen.
         with TRACING, handlers.trace() as sites, handlers.substitute(data=values):
             text.run(arrays)
-        total = jnp.zeros(())
+        found = []
         for site in sites.values():
             if site["type"] == "sample":
                 scale = 1.0 if site["scale"] is None else site["scale"]
-                total += jnp.sum(scale * site["fn"].log_prob(jnp.asarray(site["value"])))
-        return total
+                found.append(scale * site["fn"].log_prob(jnp.asarray(site["value"])))
+        return found
 
     sites = draw(keys[0])
     values = {
@@ -493,14 +494,20 @@ def _changes(text: _Text, name: str, arrays: tuple, keys: jax.Array, step: int) 
     is_discrete = jnp.issubdtype(value.dtype, jnp.integer)
     other = value + step if is_discrete else draw(keys[1])[name]["value"]
     shape = sites[name]["fn"].log_prob(value).shape
-    before = log_density(values)
+    before = log_factors(values)
 
-    def exchanged(element: jax.Array) -> jax.Array:
+    def is_changed(element: jax.Array) -> jax.Array:
         is_chosen = jnp.arange(math.prod(shape)) == element
         is_chosen = is_chosen.reshape(shape + (1,) * (value.ndim - len(shape)))
-        return log_density({**values, name: jnp.where(is_chosen, other, value)})
+        after = log_factors({**values, name: jnp.where(is_chosen, other, value)})
+        pairs = zip(before, after, strict=True)
+        return jnp.any(jnp.stack([jnp.any(_differ(one, two)) for one, two in pairs]))
 
-    after = jax.lax.map(exchanged, jnp.arange(math.prod(shape)), batch_size=256)
-    slack = math.sqrt(jnp.finfo(before.dtype).eps) * (1 + jnp.abs(before))
+    return jax.lax.map(is_changed, jnp.arange(math.prod(shape)), batch_size=256)
+
+
+def _differ(before: jax.Array, after: jax.Array) -> jax.Array:
+    """Where log densities differ by more than rounding."""
+    slack = math.sqrt(jnp.finfo(jnp.result_type(float)).eps) * (1 + jnp.abs(before))
     is_same = jnp.abs(after - before) <= jnp.where(jnp.isfinite(slack), slack, 0.0)
     return ~(is_same | (after == before) | (jnp.isnan(after) & jnp.isnan(before)))
