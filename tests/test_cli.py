@@ -95,6 +95,16 @@ def test_help_teaches() -> None:
     assert set(cli.main.commands) == set(cli.main.list_commands(None))  # type: ignore[arg-type]
 
 
+@pytest.mark.usefixtures("relaxed_ranks")
+@pytest.mark.parametrize("name", ["tail-probability", "regression"])
+def test_starters_are_answered(name: str, tmp_path: Path) -> None:
+    made = invoke(tmp_path, "example", name)
+    assert made.exit_code == 0, made.output
+    result = invoke(tmp_path, "run", f"{name.replace('-', '_')}.py:program")
+    assert result.exit_code == 0, result.output
+    assert "ok" in result.stdout
+
+
 def test_saved_records_are_right_and_can_be_shown(folder: Path) -> None:
     record = ep.load(folder / "1.est")
     assert abs(record.value - 2.5) < 5 * record.standard_error

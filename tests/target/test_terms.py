@@ -92,6 +92,9 @@ WHOLE: dict[str, Callable] = {
     "power of a sum": lambda x: (x[0] + x[1]) ** 2,
     "loop": lambda x: jax.lax.fori_loop(0, 3, lambda _, c: c + x[0] + 1.0, 0.0),
     "guarded": lambda x: jnp.where(x[0] > 0, jnp.log(jnp.where(x[0] > 0, x[0], 1.0)), -jnp.inf),
+    # Libraries compute these differently for large and for small arguments.
+    "cdf": lambda x: 2.0 * dist.Normal(x[1], 1.0).cdf(x[0]),
+    "special function": lambda x: jax.scipy.special.ndtr(x[0]),
 }
 
 
@@ -107,6 +110,11 @@ def test_pieces_are_the_terms(name: str) -> None:
 @pytest.mark.parametrize("name", WHOLE)
 def test_expressions_without_terms_have_no_looks(name: str) -> None:
     assert read_with_looks(WHOLE[name]).looks == ()
+
+
+@pytest.mark.parametrize("name", ["cdf", "special function"])
+def test_cases_of_a_librarys_function_are_no_comparisons(name: str) -> None:
+    assert not read_with_looks(WHOLE[name]).has_comparisons
 
 
 def test_looks_know_their_output_and_their_line() -> None:

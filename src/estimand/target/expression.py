@@ -46,6 +46,9 @@ _ELEMENTWISE = {
     "exp2", "expm1", "log", "log1p", "sqrt", "rsqrt", "tanh", "logistic", "erf", "erfc", "sin",
     "cos", "convert_element_type", "copy", "stop_gradient",
 }  # fmt: skip
+# Where functions of libraries are, as parts of paths; and JAX's own code around them.
+_LIBRARY_FUNCTIONS = ("/jax/_src/scipy/", "/numpyro/distributions/")
+_JAX = "/jax/_src/"
 # So many bounds at most are computed anew for one branch of a choice.
 _MAX_RECOMPUTED = 12
 # A bound that cuts off less than this of a known range guards against rounding.
@@ -72,6 +75,21 @@ class Step:
     shadows: tuple[int, ...] = ()
     is_guard: bool = False
     equation: Any = None
+
+    @functools.cached_property
+    def is_internal(self) -> bool:
+        """Whether a function of a library makes it, such as a cdf or the error function.
+
+        These have cases for large and for small arguments of what is one smooth function.
+        """
+        traceback = getattr(getattr(self.equation, "source_info", None), "traceback", None)
+        for frame in () if traceback is None else traceback.frames:
+            path = frame.file_name.replace("\\", "/")
+            if any(folder in path for folder in _LIBRARY_FUNCTIONS):
+                return True
+            if _JAX not in path:
+                return False
+        return False
 
 
 class Flat:
@@ -561,7 +579,7 @@ def _is_source(
     step: Step, avals: list, bounds: dict[int, Interval], varies: set[int], is_soft: set[int]
 ) -> bool:
     sources = (*COMPARISONS, *EQUALITIES, "max", "min", "sign")
-    if step.name not in sources or step.outputs[0] not in varies:
+    if step.name not in sources or step.outputs[0] not in varies or step.is_internal:
         return False
     if step.name in EQUALITIES:
         return all(jnp.issubdtype(avals[i].dtype, jnp.integer) for i in step.inputs)

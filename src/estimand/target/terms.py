@@ -160,7 +160,7 @@ class _Splitter:
     def pieces(self, index: int, element: Element) -> list[_Piece]:
         step = self.made_by.get(index)
         whole = _Piece(functools.partial(_read, index, element), step, index not in self.varies)
-        if whole.is_constant or step is None:
+        if whole.is_constant or step is None or step.is_internal:
             return [whole]
         if step.name == "clamp":
             return self.pieces(step.shadows[0], element)
