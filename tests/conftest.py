@@ -5,6 +5,7 @@ from __future__ import annotations
 import atexit
 import os
 import shutil
+import signal
 import tempfile
 from collections.abc import Generator, Iterator
 from typing import Any
@@ -46,6 +47,17 @@ def seed() -> int:
 @pytest.fixture
 def rng_key(seed: int) -> jax.Array:
     return jax.random.key(seed)
+
+
+@pytest.fixture
+def usual_ctrl_c() -> Iterator[None]:
+    """Shells start background jobs with the signal ignored; here Ctrl-C means what it usually does.
+
+    And it does so again after a test that fails.
+    """
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
 
 
 def pytest_report_header() -> str:

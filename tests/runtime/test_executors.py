@@ -455,7 +455,7 @@ def dimension_of(density: ep.Density) -> int:
 # --- Ctrl-C, time, checkpoints, progress ---
 
 
-@pytest.mark.usefixtures("_everything_is_sent")
+@pytest.mark.usefixtures("_everything_is_sent", "usual_ctrl_c")
 def test_ctrl_c_cancels_what_is_pending(threads: Executor) -> None:
     with Interruption() as interruption, running(threads, interruption=interruption) as runtime:
         timer = threading.Timer(0.3, os.kill, (os.getpid(), signal.SIGINT))
@@ -466,7 +466,7 @@ def test_ctrl_c_cancels_what_is_pending(threads: Executor) -> None:
         assert time.monotonic() - began < 5.0
 
 
-@pytest.mark.usefixtures("_everything_is_sent")
+@pytest.mark.usefixtures("_everything_is_sent", "usual_ctrl_c")
 def test_ctrl_c_gives_what_is_known(threads: Executor) -> None:
     """Pressed as soon as draws are integrated, wherever the run then is."""
     seen: list[str] = []

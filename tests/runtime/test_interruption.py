@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import signal
 import threading
-from collections.abc import Iterator
 from typing import Any
 
 import jax
@@ -15,15 +14,7 @@ import pytest
 from estimand.runtime import CompilationClock, Interruption
 
 
-@pytest.fixture(autouse=True)
-def _usual_handler() -> Iterator[None]:
-    """Shells start background jobs with the signal ignored; here Ctrl-C means what it usually does.
-
-    And it does so again after a test that fails.
-    """
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)
-    yield
-    signal.signal(signal.SIGINT, before)
+pytestmark = pytest.mark.usefixtures("usual_ctrl_c")
 
 
 def press() -> None:

@@ -18,7 +18,7 @@ DATA = np.linspace(-1.0, 1.0, 1000)
 
 def misfit(row: Any) -> dict[str, Any]:
     residuals = DATA - row[0] - row[1] * DATA
-    return {"log": -0.5 * jnp.sum(residuals**2), "pair": (row[2], row[:2])}
+    return {"log": -0.5 * jnp.sum(residuals**2), "pair": (row[2], row[:2]), "none": row[3:]}
 
 
 def assert_equal(one: Any, other: Any) -> None:

@@ -94,13 +94,20 @@ def vmapped(function: Callable[[Any], Any], rows: Any, copies: int = 1) -> Any:
     count = jax.tree.leaves(rows)[0].shape[0]
     row = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape[1:], x.dtype), rows)
     traced, result = jax.make_jaxpr(function, return_shape=True)(row)
-    structure = jax.tree.structure(result)
+    leaves, structure = jax.tree.flatten(result)
 
-    def again(row: Any) -> Any:
-        return jax.tree.unflatten(structure, core.jaxpr_as_fun(traced)(*jax.tree.leaves(row)))
+    def made(row: Any) -> list[Any]:
+        """Arrays with elements, in their order: `lax.map` cannot divide others into batches."""
+        found = core.jaxpr_as_fun(traced)(*jax.tree.leaves(row))
+        return [array for array, leaf in zip(found, leaves, strict=True) if leaf.size]
 
     size = _batch_size(count, copies * _largest_bytes(traced.jaxpr))
-    return jax.vmap(again)(rows) if size == count else lax.map(again, rows, batch_size=size)
+    arrays = jax.vmap(made)(rows) if size == count else lax.map(made, rows, batch_size=size)
+    some = iter(arrays)
+    every = [
+        next(some) if leaf.size else jnp.zeros((count, *leaf.shape), leaf.dtype) for leaf in leaves
+    ]
+    return jax.tree.unflatten(structure, every)
 
 
 def _batch_size(count: int, num_bytes: int) -> int:

@@ -73,7 +73,7 @@ def _direction(here: _Curvature, damping: float) -> np.ndarray | None:
     factor = _cholesky(here.precision + np.diag(damping * scale))
     if factor is None:
         return None
-    direction = cho_solve((factor, True), here.gradient)
+    direction = cho_solve((factor, True), here.gradient, check_finite=False)
     return direction if np.isfinite(direction).all() else None
 
 

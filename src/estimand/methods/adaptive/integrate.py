@@ -48,6 +48,7 @@ def integrate(plan: Plan, state: State, runtime: Runtime, offer: Callable[[State
     few = count // FEW if is_random else count
     state, draws = draw_all(plan, state, runtime, proposal, few, "round 0", replicates)
     state = state._replace(draws=draws)
+    offer(state)
     lack = _lack(plan, state, runtime, draws)
     if few < count and not _is_hopeless(plan, state, lack, reserve):
         state, more = draw_all(
@@ -55,8 +56,8 @@ def integrate(plan: Plan, state: State, runtime: Runtime, offer: Callable[[State
         )
         draws = Draws.join([draws, more])
         state = state._replace(draws=draws)
+        offer(state)
         lack = _lack(plan, state, runtime, draws)
-    offer(state)
     number = 0
     while lack.factor > 1 and not _is_hopeless(plan, state, lack, reserve):
         cost = len(replicates) * count
