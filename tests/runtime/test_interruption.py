@@ -13,7 +13,6 @@ import pytest
 
 from estimand.runtime import CompilationClock, Interruption
 
-
 pytestmark = pytest.mark.usefixtures("usual_ctrl_c")
 
 
