@@ -27,8 +27,6 @@ REFUSED = {
     # A hundredth of the mass is within 1e-16 of 1, and numbers end there.
     ("rates_at_the_edges", 0): "where numbers end",
     ("rates_at_the_edges", 1): "where numbers end",
-    ("sparse_shares", 0): "where numbers end",
-    ("sparse_shares", 1): "where numbers end",
     # 1e-77, in 200 dimensions.
     ("local_level", 1): "relative error",
 }
