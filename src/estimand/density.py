@@ -580,8 +580,8 @@ def _gradient_mode(model: Model, avals: tuple) -> str:
 
     structs = tuple(map(_struct, avals))
     position = jax.ShapeDtypeStruct((layout.dimension,), jnp.result_type(float))
-    has_loop = _has_loop(jax.make_jaxpr(total)(position, structs).jaxpr)
-    kind = "with loops" if has_loop else "straight"
+    expression = jax.make_jaxpr(total)(position, structs).jaxpr
+    kind = "with loops" if has_loop(expression) else "straight"
     is_small = layout.num_continuous <= FORWARD_MODE_DIMENSIONS[kind]
     preferred, other = ("forward", "reverse") if is_small else ("reverse", "forward")
 
@@ -599,10 +599,11 @@ def _gradient_mode(model: Model, avals: tuple) -> str:
     return preferred
 
 
-def _has_loop(jaxpr: Any) -> bool:
+def has_loop(jaxpr: Any) -> bool:
+    """Whether an expression, or a call in it, is a loop."""
     return any(
         equation.primitive.name in ("scan", "while")
-        or any(map(_has_loop, jaxprs_in_params(equation.params)))
+        or any(map(has_loop, jaxprs_in_params(equation.params)))
         for equation in jaxpr.eqns
     )
 

@@ -12,7 +12,7 @@ import numpy as np
 from jax import lax
 from jax.extend import core
 
-from estimand.density import Density
+from estimand.density import Density, has_loop
 from estimand.runtime import Task, spread
 
 # Rows that a compiled function takes at a time, where nothing else is said.
@@ -117,15 +117,7 @@ def vmapped(function: Callable[[Any], Any], rows: Any, copies: int = 1) -> Any:
 
 def _is_small(jaxpr: core.Jaxpr) -> bool:
     """Whether a row is so little work that a loop over batches takes longer to compile."""
-    return not _has_loop(jaxpr) and _largest_bytes(jaxpr) <= MAX_SMALL_BYTES
-
-
-def _has_loop(jaxpr: core.Jaxpr) -> bool:
-    return any(
-        equation.primitive.name in ("scan", "while")
-        or any(map(_has_loop, core.jaxprs_in_params(equation.params)))
-        for equation in jaxpr.eqns
-    )
+    return not has_loop(jaxpr) and _largest_bytes(jaxpr) <= MAX_SMALL_BYTES
 
 
 def _batch_size(count: int, num_bytes: int) -> int:
