@@ -412,3 +412,18 @@ def test_branches_of_a_prior_are_drawn_unless_they_are_marked() -> None:
     program = ep.expectation(storm)
     assert program(True).notes
     assert not program(False).notes
+
+
+def test_a_label_of_many_values_is_summed_out_where_it_is_all_there_is() -> None:
+    """A rare value with most of the expectation is not met by draws."""
+    chances = np.arange(1.0, 2001.0) ** -3
+    values = np.ones(2000)
+    values[[17, 1990]] = 50.0, 1e11
+
+    @ep.expectation
+    def program() -> Any:
+        z = numpyro.sample("z", dist.Categorical(probs=jnp.asarray(chances / chances.sum())))
+        return jnp.asarray(values)[z]
+
+    result = ep.estimate_expectation(program())
+    np.testing.assert_allclose(result.value, chances @ values / chances.sum(), rtol=1e-12)

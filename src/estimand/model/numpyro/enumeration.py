@@ -26,8 +26,9 @@ if TYPE_CHECKING:
     from estimand.model.numpyro.model import NumpyroModel
     from estimand.model.numpyro.program import Expectation
 
-# Sites that nobody marked are summed out if one evaluation needs no more runs of the program.
-MAX_UNMARKED_RUNS = 256
+# Sites that nobody marked are summed out if one evaluation needs no more runs of the program; and if
+# no other site is left, so that one evaluation is all there is, as many as a table may have.
+MAX_UNMARKED_RUNS, MAX_ONLY_RUNS = 256, MAX_JOINT
 
 
 class Candidate(NamedTuple):
@@ -64,7 +65,8 @@ def summed_out(model: NumpyroModel, expectation: Expectation) -> NumpyroModel | 
             made = _without(model, expectation, finite)
         except (TooManyError, MixedError):
             made = None
-        if made is not None and _is_worth_it(made.plan(expectation.arrays)):
+        is_all = len(finite) == len(expectation.latents)
+        if made is not None and _is_worth_it(made.plan(expectation.arrays), is_all):
             return made
     if not required:
         return model
@@ -79,13 +81,14 @@ def summed_out(model: NumpyroModel, expectation: Expectation) -> NumpyroModel | 
         ) from error
 
 
-def _is_worth_it(plan: Plan) -> bool:
-    """Whether sites that nobody marked are summed out rather than drawn.
+def _is_worth_it(plan: Plan, is_all: bool) -> bool:
+    """Whether sites that nobody marked are summed out rather than drawn; `is_all` if none is left.
 
     Where the prior of a site that is kept depends on them, they are branches: a rare one with most
     of an expectation is found by drawing its label, and not among the draws of all branches.
     """
-    return plan.num_runs <= MAX_UNMARKED_RUNS and not plan.mixed
+    most = MAX_ONLY_RUNS if is_all else MAX_UNMARKED_RUNS
+    return plan.num_runs <= most and not plan.mixed
 
 
 def _without(
