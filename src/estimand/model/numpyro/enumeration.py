@@ -26,8 +26,8 @@ if TYPE_CHECKING:
     from estimand.model.numpyro.model import NumpyroModel
     from estimand.model.numpyro.program import Expectation
 
-# Sites that nobody marked are summed out if one evaluation needs no more runs of the program; and if
-# no other site is left, so that one evaluation is all there is, as many as a table may have.
+# Sites that nobody marked are summed out if one evaluation needs no more runs of the program; if no
+# other site is left, so that one evaluation is all there is, as many as a table may have.
 MAX_UNMARKED_RUNS, MAX_ONLY_RUNS = 256, MAX_JOINT
 
 
