@@ -514,7 +514,7 @@ def _reading(
     structs = tuple(map(_struct, avals))
     dimension = Layout(model.sites).dimension
     position = jax.ShapeDtypeStruct((dimension,), dtype)
-    return read(evaluate, position, structs, has_looks=has_looks, log_density=1)
+    return read(evaluate, position, structs, has_looks=has_looks, log_densities=(0, 1))
 
 
 @functools.lru_cache(maxsize=NUM_KEPT_READINGS)

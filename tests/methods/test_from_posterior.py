@@ -81,6 +81,22 @@ def test_two_modes_that_chains_do_not_cross(width: float) -> None:
         assert_estimate(output.value, output.standard_error, truth, degrees=output.degrees)
 
 
+@pytest.mark.usefixtures("relaxed_ranks")
+def test_a_small_component_of_the_prior_is_found(seed: int) -> None:
+    """It has a thousandth of the mass and all of the event, and no chain would get there."""
+
+    @ep.expectation
+    def program() -> Any:
+        shares = dist.Categorical(probs=jnp.array([0.999, 0.001]))
+        means = jnp.array([[-2.0], [2.0]]) * jnp.ones((2, 20))
+        law = dist.MixtureSameFamily(shares, dist.Normal(means, 0.5).to_event(1))
+        return numpyro.sample("x", law)[0] > 2.5
+
+    result = ep.estimate_expectation(program(), rng_key=seed)
+    truth = 0.001 * laws.norm.sf(1.0)
+    assert_estimate(result.value, result.standard_error, truth, degrees=result.outputs[0].degrees)
+
+
 def test_averages_cover(seed: int) -> None:
     """Of autocorrelated chains, by the error between them."""
     rng = np.random.default_rng(seed)

@@ -23,7 +23,7 @@ def read_with_looks(f: Callable, log_density: Callable | None = None) -> Reading
         return (jnp.zeros(()), density), jnp.ravel(jnp.asarray(f(x), float))
 
     struct = jax.ShapeDtypeStruct((NUM_INPUTS,), jnp.result_type(float))
-    return read(function, struct, has_looks=True, log_density=1)
+    return read(function, struct, has_looks=True, log_densities=(1,))
 
 
 def looks_at(reading: Reading, x: np.ndarray) -> np.ndarray:

@@ -86,7 +86,7 @@ def read(
     function: Callable[..., tuple[Any, jax.Array]],
     *args: Any,
     has_looks: bool = False,
-    log_density: int | None = None,
+    log_densities: tuple[int, ...] = (),
 ) -> Reading:
     """Traces a function and analyses its outputs.
 
@@ -96,7 +96,7 @@ def read(
         args: pytrees of arrays or of `jax.ShapeDtypeStruct`. The first one varies; the others are
             data, and a comparison that depends on them alone is left as it is.
         has_looks: with the terms of sums behind the outputs; see `Reading.looks`.
-        log_density: the place of a scalar log density among the leaves of the first of the pair,
+        log_densities: the places of scalar log densities among the leaves of the first of the pair,
             whose terms are looked at, too.
     """
     jaxpr, shapes = jax.make_jaxpr(function, return_shape=True)(*args)
@@ -109,7 +109,7 @@ def read(
     num_varying = len(jax.tree.leaves(args[0])) if args else 0
     looks: tuple[Look, ...] = ()
     if has_looks:
-        jaxpr, looks = with_pieces(jaxpr, num_varying, log_density)
+        jaxpr, looks = with_pieces(jaxpr, num_varying, log_densities)
     return Reading(
         jaxpr,
         jax.tree.structure(args),

@@ -53,14 +53,14 @@ class _Piece(NamedTuple):
 
 
 def with_pieces(
-    closed: core.ClosedJaxpr, num_varying: int, log_density: int | None
+    closed: core.ClosedJaxpr, num_varying: int, log_densities: Sequence[int]
 ) -> tuple[core.ClosedJaxpr, tuple[Look, ...]]:
     """The same expression with its pieces behind its outputs, and what they are.
 
     Args:
         closed: an expression whose last result is a vector of outputs.
         num_varying: how many of its inputs vary.
-        log_density: the place of a scalar log density among its results, if there is one.
+        log_densities: the places of scalar log densities among its results.
     """
     flat = Flat(closed)
     splitter = _Splitter(flat, num_varying)
@@ -69,8 +69,8 @@ def with_pieces(
         for output in range(flat.avals[flat.outputs[-1]].shape[0])
         for piece in splitter.terms(flat.outputs[-1], (output,))
     ]
-    if log_density is not None:
-        pieces = splitter.shares(flat.outputs[log_density])
+    for place in log_densities:
+        pieces = splitter.shares(flat.outputs[place])
         found += [
             (Look(None, f"a term of the density, {_where(piece)}"), piece) for piece in pieces
         ]
