@@ -36,7 +36,8 @@ def program(y):
     return x > 2.5
 
 result = ep.estimate_expectation(program(1.0), throw=False)
-print(json.dumps(counts | {"value": result.value, "folder": jax.config.jax_compilation_cache_dir}))
+folder = jax.config.jax_compilation_cache_dir
+print(json.dumps(counts | {"value": result.value, "folder": folder}))
 """
 
 
@@ -56,16 +57,29 @@ def child(**variables: str) -> dict[str, Any]:
 def test_the_second_process_compiles_nothing(tmp_path: Path) -> None:
     first = child(ESTIMAND_CACHE=str(tmp_path))
     second = child(ESTIMAND_CACHE=str(tmp_path))
-    assert first["cache_misses"] > 2
-    assert second["cache_misses"] == 0
-    assert second["cache_hits"] == first["cache_misses"]
+    num_programs = first["cache_misses"]
+    assert num_programs > 2
+    # Whole executables are loaded: nothing is traced, and JAX's cache is not asked.
+    assert len(list(tmp_path.rglob(f"*{cache.KEPT}"))) == num_programs
+    assert second["cache_misses"] == second["cache_hits"] == 0
     assert second["value"] == first["value"]
     assert second["folder"] is None
-    # What another process has not finished writing is compiled again, without a warning.
-    for path in tmp_path.rglob("*-cache"):
-        path.write_bytes(path.read_bytes()[:50])
+    # What is not there is taken from JAX's cache, and what came from there is not written.
+    for path in tmp_path.rglob(f"*{cache.KEPT}"):
+        path.unlink()
     third = child(ESTIMAND_CACHE=str(tmp_path))
+    assert (third["cache_misses"], third["cache_hits"]) == (0, num_programs)
     assert third["value"] == first["value"]
+    assert not list(tmp_path.rglob(f"*{cache.KEPT}"))
+
+
+def test_damaged_files_are_made_again(tmp_path: Path) -> None:
+    first = child(ESTIMAND_CACHE=str(tmp_path))
+    for path in tmp_path.rglob("*-*"):
+        path.write_bytes(path.read_bytes()[:200])
+    second = child(ESTIMAND_CACHE=str(tmp_path))
+    assert second["value"] == first["value"]
+    assert second["cache_misses"] == first["cache_misses"]
 
 
 @pytest.mark.slow
@@ -126,12 +140,12 @@ def test_the_switch(word: str, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_what_was_not_used_for_the_longest_time_goes_first(tmp_path: Path) -> None:
     for number in range(5):
-        path = tmp_path / "machine" / f"{number}-cache"
+        path = tmp_path / "machine" / f"{number}{cache.KEPT if number % 2 else cache.JAX_KEPT}"
         path.parent.mkdir(exist_ok=True)
         path.write_bytes(bytes(100))
         os.utime(path, (1000 + number, 1000 + number))
     cache.trim(tmp_path, 250)
-    assert sorted(path.name for path in tmp_path.rglob("*-cache")) == ["3-cache", "4-cache"]
+    assert sorted(path.name for path in tmp_path.rglob("*-*")) == ["3-executable", "4-cache"]
 
 
 def test_machines_do_not_share(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -18,7 +18,7 @@ import estimand as ep
 from estimand.runtime import CompilationClock, compiled_per_model, kept
 
 
-@compiled_per_model(static_argnums=0)
+@compiled_per_model(static_argnums=(0,))
 def outputs(power: int, density: ep.Density, position: jax.Array) -> jax.Array:
     return density.outputs(position) ** power
 

@@ -105,7 +105,7 @@ class _Particle(NamedTuple):
     invalid: jax.Array
 
 
-@compiled_per_model(static_argnums=0)
+@compiled_per_model(static_argnums=(0,))
 def _anneal(
     settings: AnIS, rng_key: jax.Array, density: Density, betas: jax.Array, tuning: Tuning
 ) -> Evidence:

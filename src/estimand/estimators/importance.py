@@ -74,7 +74,7 @@ class ImportanceSampling(Settings):
         return _importance_sample(self, rng_key, density)
 
 
-@compiled_per_model(static_argnums=0)
+@compiled_per_model(static_argnums=(0,))
 def _importance_sample(
     settings: ImportanceSampling, rng_key: jax.Array, density: Density
 ) -> Evidence:

@@ -143,7 +143,7 @@ class SMC(Settings):
         )
 
 
-@compiled_per_model(static_argnums=0)
+@compiled_per_model(static_argnums=(0,))
 def _islands(
     population: Population, rng_key: jax.Array, density: Density, betas: Any, tuning: Tuning
 ) -> Evidence:

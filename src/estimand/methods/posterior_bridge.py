@@ -272,7 +272,7 @@ class _Trail(NamedTuple):
     invalid: jax.Array
 
 
-@compiled_per_model(static_argnums=0)
+@compiled_per_model(static_argnums=(0,))
 def _temper_islands(
     population: Population, rng_key: jax.Array, density: Density, starts: jax.Array
 ) -> _Trail:

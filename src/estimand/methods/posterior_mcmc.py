@@ -122,7 +122,7 @@ def _by_nuts(settings: PosteriorMCMC, rng_key: jax.Array, density: Density) -> _
     )
 
 
-@compiled_per_model(static_argnums=0)
+@compiled_per_model(static_argnums=(0,))
 def _starts(num_chains: int, rng_key: jax.Array, density: Density) -> tuple[jax.Array, jax.Array]:
     """For each chain the first of some positions with a positive density, and if there is one."""
     shape = (num_chains, NUM_TRIES, density.dimension)
@@ -146,7 +146,7 @@ def _by_kernel(
     return _Sampled(np.asarray(outputs), total(evaluations), total(gradients))
 
 
-@compiled_per_model(static_argnums=0)
+@compiled_per_model(static_argnums=(0,))
 def _run_chains(
     settings: PosteriorMCMC, rng_key: jax.Array, density: Density, tuning: Tuning
 ) -> tuple[jax.Array, jax.Array, jax.Array]:

@@ -24,6 +24,8 @@ import jax
 VARIABLE = "ESTIMAND_CACHE"
 # Bytes that are kept, the most recently used first.
 MAX_BYTES = 2**29
+# How the names of files end: JAX's own, and those of whole executables.
+JAX_KEPT, KEPT = "-cache", "-executable"
 _SETTINGS = {
     # Most of our programs compile in less than the second from which on JAX keeps one.
     "jax_persistent_cache_min_compile_time_secs": 0.0,
@@ -33,6 +35,7 @@ _SETTINGS = {
 _lock = threading.Lock()
 _depth = 0
 _before: dict[str, object] = {}
+_current: Path | None = None
 
 
 @contextlib.contextmanager
@@ -58,12 +61,49 @@ def _is_users_own() -> bool:
     return not is_enabled or (folder is not None and _depth == 0)
 
 
+def current_folder() -> Path | None:
+    """Where compiled code is kept now, if it is."""
+    return _current
+
+
+class Watch:
+    """How often JAX's cache had what one thread has asked for."""
+
+    num_hits = 0
+
+
+_watching = threading.local()
+
+
+@contextlib.contextmanager
+def watched_cache() -> Iterator[Watch]:
+    """Counts what JAX's cache gives in the body."""
+    _listen()
+    _watching.watch = watch = Watch()
+    try:
+        yield watch
+    finally:
+        _watching.watch = None
+
+
+@functools.cache
+def _listen() -> None:
+    jax.monitoring.register_event_listener(_count)
+
+
+def _count(event: str, **_: str | int) -> None:
+    watch = getattr(_watching, "watch", None)
+    if watch is not None and event.endswith("compilation_cache/cache_hits"):
+        watch.num_hits += 1
+
+
 def _enter(folder: Path) -> None:
-    global _depth
+    global _depth, _current
     with _lock:
         _depth += 1
         if _depth > 1:
             return
+        _current = folder
         settings = _SETTINGS | {"jax_compilation_cache_dir": str(folder)}
         for name, value in settings.items():
             _before[name] = getattr(jax.config, name)
@@ -71,11 +111,12 @@ def _enter(folder: Path) -> None:
 
 
 def _leave() -> None:
-    global _depth
+    global _depth, _current
     with _lock:
         _depth -= 1
         if _depth:
             return
+        _current = None
         for name, value in _before.items():
             jax.config.update(name, value)
         # JAX goes on with the folder that it has first used, unless told to look again.
@@ -92,7 +133,7 @@ def _folder(wanted: str) -> Path | None:
     root = Path(wanted).expanduser() if wanted else user_folder()
     folder = root / machine()
     try:
-        folder.mkdir(parents=True, exist_ok=True)
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         with tempfile.TemporaryFile(dir=folder):
             pass
         trim(root, MAX_BYTES)
@@ -128,7 +169,7 @@ def machine() -> str:
 def trim(root: Path, max_bytes: int) -> None:
     """Removes what was not used for the longest time, down to so many bytes."""
     files = []
-    for path in root.rglob("*-cache"):
+    for path in (*root.rglob(f"*{JAX_KEPT}"), *root.rglob(f"*{KEPT}")):
         with contextlib.suppress(OSError):
             status = path.stat()
             files.append((max(status.st_atime, status.st_mtime), status.st_size, path))

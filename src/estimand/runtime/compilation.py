@@ -67,6 +67,14 @@ def compiling() -> AbstractContextManager:
     return contextlib.nullcontext() if clock is None else clock.compiling()
 
 
+def note_loaded(started: float) -> None:
+    """Counts code that was loaded since then as a program, and its time as that of compilation."""
+    clock = getattr(_active, "clock", None)
+    if clock is not None:
+        clock.intervals.append((started, time.perf_counter()))
+        clock.num_compilations += 1
+
+
 def with_this_clock(function: Callable[[], Any]) -> Callable[[], Any]:
     """A function for another thread, whose compilations count for the clock of this one."""
     clock = getattr(_active, "clock", None)

@@ -1,4 +1,4 @@
-"""Compiled code by model, of which the last few are kept."""
+"""Compiled code by model, of which the last few are kept in memory."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ import jax
 import numpy as np
 
 from estimand.runtime.compilation import compiling
+from estimand.runtime.executables import Shelf
 
 # Compiled code of a model takes some 30 MB.
 NUM_KEPT_MODELS = 16
@@ -29,31 +30,41 @@ _lock = threading.Lock()
 
 
 class _Compiled:
-    """A compiled function of one model, and the arguments that it is known to be compiled for."""
+    """A function of one model, with the code for every kind of arguments that it has seen.
 
-    def __init__(self, function: Callable):
-        self.function = function
-        self._known: set[Hashable] = set()
+    Args:
+        function: what `jax.jit` gave.
+        shelf: its executables on disk.
+    """
+
+    def __init__(self, function: Callable, shelf: Shelf):
+        self.function, self.shelf = function, shelf
+        self._codes: dict[Hashable, Callable] = {}
         self._first = threading.Lock()
 
     def __call__(self, *args: Any) -> Any:
         signature = _signature(args)
-        if signature not in self._known:
+        if signature not in self._codes:
             # Threads that come at the same time wait for the one that compiles.
             with self._first:
-                if signature not in self._known:
+                if signature not in self._codes:
                     with compiling():
-                        result = self.function(*args)
-                    self._known.add(signature)
+                        code, result = self.shelf.first(args) or self._by_jax(args)
+                    self._codes[signature] = code
                     return result
-        return self.function(*args)
+        return self._codes[signature](*args)
+
+    def _by_jax(self, args: tuple) -> tuple[Callable, Any]:
+        return self.function, self.function(*args)
 
 
 def _signature(args: tuple) -> Hashable:
     """What code is compiled for: structure, shapes and types of the arguments."""
     leaves, structure = jax.tree.flatten(args)
     return structure, tuple(
-        (leaf.shape, leaf.dtype) if isinstance(leaf, np.ndarray | np.generic | jax.Array) else leaf
+        (leaf.shape, leaf.dtype, getattr(leaf, "weak_type", False))
+        if isinstance(leaf, np.ndarray | np.generic | jax.Array)
+        else leaf
         for leaf in leaves
     )
 
@@ -64,7 +75,7 @@ _kept: collections.OrderedDict[Hashable, dict[Callable, _Compiled]] = collection
 def compiled_per_model(
     function: Callable | None = None,
     *,
-    static_argnums: int | tuple[int, ...] = (),
+    static_argnums: tuple[int, ...] = (),
     optimisation: int | None = None,
 ) -> Any:
     """As `jax.jit`, for a function with an argument `density`; forgets models not used lately.
@@ -98,7 +109,7 @@ def compiled_per_model(
 def _compiled(
     function: Callable,
     model: Hashable,
-    static_argnums: int | tuple[int, ...],
+    static_argnums: tuple[int, ...],
     optimisation: int | None,
 ) -> _Compiled:
     with _lock:
@@ -107,12 +118,14 @@ def _compiled(
         while len(_kept) > NUM_KEPT_MODELS:
             _kept.popitem(last=False)
         if function not in functions:
+            options = compiler_options(optimisation)
             compiled = jax.jit(
-                _copy(function),
-                static_argnums=static_argnums,
-                compiler_options=compiler_options(optimisation),
+                _copy(function), static_argnums=static_argnums, compiler_options=options
             )
-            functions[function] = _Compiled(compiled)
+            name = f"{function.__module__}.{function.__qualname__}"
+            functions[function] = _Compiled(
+                compiled, Shelf(compiled, name, static_argnums, options)
+            )
         return functions[function]
 
 

@@ -118,7 +118,7 @@ class _Islands(NamedTuple):
 # --- the compiled moves ---
 
 
-@compiled_per_model(static_argnums=0, optimisation=1)
+@compiled_per_model(static_argnums=(0,), optimisation=1)
 def _chains(
     kernel: DrivenKernel,
     density: Density,

@@ -68,13 +68,13 @@ class Arguments(SentOnce):
         self.num_data = num_data
         self.num_lifted = sum(is_array[num_data:])
         static = (leaf for leaf, flag in zip(leaves, is_array, strict=True) if not flag)
-        self._key = (treedef, is_array, num_data, tuple(map(_constant_key, static)))
+        self.compared_by = (treedef, is_array, num_data, tuple(map(_constant_key, static)))
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, Arguments) and self._key == other._key
+        return isinstance(other, Arguments) and self.compared_by == other.compared_by
 
     def __hash__(self) -> int:
-        return hash(self._key)
+        return hash(self.compared_by)
 
     @property
     def arrays(self) -> tuple[jax.Array, ...]:
@@ -106,8 +106,21 @@ def _constant_key(leaf: Any) -> Hashable:
     try:
         hash(leaf)
     except TypeError:
-        return ("object", id(leaf))
+        return _Itself(leaf)
     return (type(leaf), leaf)
+
+
+class _Itself:
+    """An object that equals nothing but itself."""
+
+    def __init__(self, held: Any):
+        self.held = held
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _Itself) and self.held is other.held
+
+    def __hash__(self) -> int:
+        return id(self.held)
 
 
 class ExpectationProgram(SentOnce):

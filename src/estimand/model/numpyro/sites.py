@@ -198,7 +198,7 @@ def site_contents(sites: dict[str, dict]) -> list[Any]:
     for site in sites.values():
         if site["type"] != "sample" or isinstance(site["fn"], dist.Unit):
             continue
-        parameters = [leaf for leaf in jax.tree.leaves(site["fn"]) if _is_numeric(leaf)]
+        parameters = [leaf for leaf in _parameters(site["fn"]) if _is_numeric(leaf)]
         contents.append([parameters, 1.0 if site["scale"] is None else site["scale"]])
         if site["is_observed"]:
             contents.append(observed_log_prob(site))
@@ -209,6 +209,18 @@ def site_contents(sites: dict[str, dict]) -> list[Any]:
         if bijection is not None:
             contents.append(bijection.inv(site["value"]))
     return contents
+
+
+def _parameters(value: Any) -> list[Any]:
+    """The leaves of a distribution; NumPyro's own order of them differs from process to process."""
+    leaves = []
+    for leaf in jax.tree.leaves(value, is_leaf=lambda part: isinstance(part, dist.Distribution)):
+        if isinstance(leaf, dist.Distribution):
+            for name in sorted(leaf.gather_pytree_data_fields()):
+                leaves += _parameters(leaf.__dict__.get(name))
+        else:
+            leaves.append(leaf)
+    return leaves
 
 
 def _is_numeric(leaf: Any) -> bool:
