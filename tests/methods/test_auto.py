@@ -10,8 +10,11 @@ import numpy as np
 import numpyro
 import numpyro.distributions as dist
 import pytest
+from scipy import stats as laws
 
 import estimand as ep
+from estimand import Density
+from estimand.methods import auto
 from problems import IMPROPER, PROBLEMS, gaussian
 from tests.same import assert_same_outputs
 from tests.stats import assert_estimate
@@ -229,3 +232,40 @@ def test_a_hundred_dimensions(precision: str) -> None:
     assert result.status in (ep.Status.ok, ep.Status.not_converged)
     assert 0 < output.standard_error < 0.01 * truth
     assert_estimate(output.value, output.standard_error, truth, degrees=output.degrees)
+
+
+# --- expensive evaluations ---
+
+
+@ep.expectation
+def location(y: Any) -> Any:
+    """A posterior N(1.5, 1/4) for three observations of 2, and an event in its tail."""
+    x = numpyro.sample("x", dist.Normal(0.0, 1.0))
+    with numpyro.plate("rows", y.size):
+        numpyro.sample("y", dist.Normal(x, 1.0), obs=y)
+    return {"mean": x, "tail": x > 3.0}
+
+
+def test_many_rows_are_expensive() -> None:
+    few, many = (Density.of(location(np.full(size, 2.0))).work for size in (3, 5000))
+    assert few.num_numbers < auto.MIN_EXPENSIVE < many.num_numbers
+
+
+def test_expensive_programs_are_asked_a_little_first(
+    monkeypatch: pytest.MonkeyPatch, seed: int
+) -> None:
+    monkeypatch.setattr(auto, "MIN_EXPENSIVE", 0.0)
+    result = ep.estimate_expectation(location(np.full(3, 2.0)), rng_key=seed)
+    assert {output.route for output in result.outputs} == {"a small mixture"}
+    assert result.cost <= 2 * auto.SMALL_BUDGET
+    for output, truth in zip(result.outputs, (1.5, laws.norm.sf(3.0)), strict=True):
+        assert_estimate(output.value, output.standard_error, truth, degrees=output.degrees)
+
+
+def test_what_a_small_mixture_cannot_answer_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(auto, "MIN_EXPENSIVE", 0.0)
+    method = ep.Auto(relative_error=5e-5)
+    result = ep.estimate_expectation(location(np.full(3, 2.0)), method)
+    assert {output.route for output in result.outputs} == {"the mixture"}
+    assert "a small mixture did not pass all checks" in result.run.notes
+    assert result.cost > auto.SMALL_BUDGET
