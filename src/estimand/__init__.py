@@ -38,7 +38,14 @@ from estimand.methods import (
     PosteriorMCMC,
     SelfNormalised,
 )
-from estimand.model import Expectation, ExpectationProgram, ProgramError, expect, expectation
+from estimand.model import (
+    Expectation,
+    ExpectationProgram,
+    ProgramError,
+    expect,
+    expectation,
+    from_density,
+)
 from estimand.record import Branch, MergeError, RecordError
 from estimand.runtime import CheckpointError
 from estimand.sampling import geometric, linear
@@ -81,6 +88,7 @@ __all__ = [
     "event",
     "expect",
     "expectation",
+    "from_density",
     "geometric",
     "linear",
     "load",

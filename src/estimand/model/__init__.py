@@ -1,5 +1,6 @@
 """How a model is stated: the protocol that everything else needs, and a file for each kind."""
 
+from estimand.model.density import DensityProgram, from_density
 from estimand.model.layout import (
     PARTS,
     PLAIN,
@@ -47,6 +48,7 @@ __all__ = [
     "BranchingExpectation",
     "Coordinates",
     "Data",
+    "DensityProgram",
     "Evaluation",
     "Expectation",
     "ExpectationProgram",
@@ -66,6 +68,7 @@ __all__ = [
     "bind",
     "expect",
     "expectation",
+    "from_density",
     "guide_of",
     "propose",
     "shape_of_key",

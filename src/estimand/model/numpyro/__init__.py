@@ -1,9 +1,12 @@
 """Models stated as NumPyro programs; the only place that traces NumPyro."""
 
 from estimand.model.numpyro.branching import BranchingExpectation, Leaf, Values
+from estimand.model.numpyro.cube import Cube
 from estimand.model.numpyro.guide import SiteDistributions, guide_of, propose
+from estimand.model.numpyro.joint import sample_joint
 from estimand.model.numpyro.model import NumpyroModel, source_text
 from estimand.model.numpyro.program import (
+    CONCRETE,
     Expectation,
     ExpectationProgram,
     bind,
@@ -12,7 +15,9 @@ from estimand.model.numpyro.program import (
 )
 
 __all__ = [
+    "CONCRETE",
     "BranchingExpectation",
+    "Cube",
     "Expectation",
     "ExpectationProgram",
     "Leaf",
@@ -24,5 +29,6 @@ __all__ = [
     "expectation",
     "guide_of",
     "propose",
+    "sample_joint",
     "source_text",
 ]

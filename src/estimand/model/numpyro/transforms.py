@@ -29,6 +29,8 @@ from numpyro.distributions.transforms import (
     Transform,
 )
 
+from estimand.model.numpyro.cube import Cube, Probit
+
 _LOCATION_SCALE = (
     dist.Normal,
     dist.Cauchy,
@@ -56,6 +58,8 @@ def _bijection(support: Any) -> Any:
     """NumPyro's map, with shares in a form that resolves small ones."""
     if support is constraints.simplex:
         return Sticks()
+    if support is Cube.support:
+        return Probit()
     base = getattr(support, "base_constraint", None)
     if base is not None and isinstance(support, type(constraints.independent(base, 1))):
         return IndependentTransform(_bijection(base), support.reinterpreted_batch_ndims)
@@ -229,6 +233,8 @@ def location_scale(fn: Any, centredness: Any = None) -> Any:
     while isinstance(base, dist.ExpandedDistribution | dist.Independent):
         base = base.base_dist
     shape = fn.shape()
+    if isinstance(base, Cube):
+        return Probit()
     if isinstance(base, (*_LOCATION_SCALE, dist.LogNormal)):
         location, scale = (jnp.broadcast_to(x, shape) for x in (base.loc, base.scale))
         if centredness is not None:

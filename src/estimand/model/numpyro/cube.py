@@ -1,0 +1,51 @@
+"""The unit cube as a prior, for models that are stated by a transform of it."""
+
+from __future__ import annotations
+
+import math
+from typing import Any, ClassVar
+
+import jax
+import jax.numpy as jnp
+import numpyro.distributions as dist
+from jax.scipy.special import ndtr, ndtri
+from numpyro.distributions import constraints
+from numpyro.distributions.transforms import ParameterFreeTransform
+
+
+class Probit(ParameterFreeTransform):
+    """u = Φ(z), kept off 0 and 1: a prior transform is infinite there."""
+
+    domain = constraints.real_vector
+    codomain = constraints.independent(constraints.unit_interval, 1)
+
+    def __call__(self, x: Any) -> Any:
+        return inside(ndtr(x))
+
+    def _inverse(self, y: Any) -> Any:
+        return ndtri(y)
+
+    def log_abs_det_jacobian(self, x: Any, y: Any, intermediates: Any = None) -> Any:  # noqa: ARG002
+        return jnp.sum(-0.5 * x**2 - 0.5 * math.log(2 * math.pi), axis=-1)
+
+
+def inside(u: jax.Array) -> jax.Array:
+    """Numbers of the closed unit interval as numbers of the open one."""
+    limits = jnp.finfo(u.dtype)
+    return jnp.clip(u, limits.tiny, 1 - limits.epsneg)
+
+
+class Cube(dist.Distribution):
+    """The uniform distribution on the unit cube; its coordinates are standard normal."""
+
+    support = constraints.independent(constraints.unit_interval, 1)
+    arg_constraints: ClassVar[dict[str, Any]] = {}
+
+    def __init__(self, dimension: int):
+        super().__init__(event_shape=(dimension,), validate_args=False)
+
+    def sample(self, key: jax.Array, sample_shape: tuple[int, ...] = ()) -> jax.Array:
+        return inside(jax.random.uniform(key, (*sample_shape, *self.event_shape)))
+
+    def log_prob(self, value: jax.Array, intermediates: Any = None) -> jax.Array:  # noqa: ARG002
+        return jnp.zeros(value.shape[:-1], value.dtype)
