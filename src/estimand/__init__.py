@@ -45,6 +45,7 @@ from estimand.model import (
     expect,
     expectation,
     from_density,
+    from_pymc,
 )
 from estimand.record import Branch, MergeError, RecordError
 from estimand.runtime import CheckpointError
@@ -89,6 +90,7 @@ __all__ = [
     "expect",
     "expectation",
     "from_density",
+    "from_pymc",
     "geometric",
     "linear",
     "load",

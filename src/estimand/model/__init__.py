@@ -29,6 +29,7 @@ from estimand.model.numpyro import (
 )
 from estimand.model.protocol import (
     Assessment,
+    Axes,
     Bound,
     BoundModel,
     Data,
@@ -38,11 +39,13 @@ from estimand.model.protocol import (
     Redraw,
     SummingModel,
 )
+from estimand.model.pymc import PymcProgram, from_pymc
 
 __all__ = [
     "PARTS",
     "PLAIN",
     "Assessment",
+    "Axes",
     "Bound",
     "BoundModel",
     "BranchingExpectation",
@@ -59,6 +62,7 @@ __all__ = [
     "NumpyroModel",
     "Output",
     "ProgramError",
+    "PymcProgram",
     "Redraw",
     "Site",
     "SiteDistributions",
@@ -69,6 +73,7 @@ __all__ = [
     "expect",
     "expectation",
     "from_density",
+    "from_pymc",
     "guide_of",
     "propose",
     "shape_of_key",

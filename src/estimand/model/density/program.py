@@ -34,6 +34,7 @@ def from_density(
     sampler: Callable | None = None,
     supports: Mapping[str, Constraint] | None = None,
     name: str | None = None,
+    enumerate: bool | None = None,  # noqa: A002 - NumPyro's word for it
 ) -> DensityProgram:
     """An expectation program from a log likelihood in JAX, a prior and a quantity of interest.
 
@@ -57,6 +58,7 @@ def from_density(
         supports: for `log_prior`, NumPyro's constraints by name of those parameters that are not
             all of the real numbers.
         name: of the program; that of `log_likelihood` by default.
+        enumerate: which discrete parameters are summed out, as in `expectation`.
 
     Examples:
         >>> def log_likelihood(v, y):
@@ -106,7 +108,7 @@ def from_density(
         stated = Transformed.of(prior_transform, dimension, names)
     else:
         stated = Given.of(log_prior, sampler, supports)
-    return DensityProgram(Stated(label, log_likelihood, stated, f))
+    return DensityProgram(Stated(label, log_likelihood, stated, f), enumerate)
 
 
 def _refuse(owner: str, given: list[str], **options: Any) -> None:
@@ -126,12 +128,12 @@ class DensityProgram(ExpectationProgram):
     Made by `from_density`.
     """
 
-    def __init__(self, stated: Stated):
+    def __init__(self, stated: Stated, enumerate: bool | None = None):  # noqa: A002
         model = functools.partial(_run, stated)
         self._signature = _signature_of_data(stated.with_data)
         if self._signature is not None:
             model.__signature__ = self._signature  # type: ignore[attr-defined]
-        super().__init__(model)
+        super().__init__(model, enumerate=enumerate)
         self.stated, self.name, self.shown = stated, stated.name, stated.prior.shown
         self.__doc__ = inspect.getdoc(stated.with_data)
 

@@ -328,7 +328,7 @@ def identity_of(
     program: ExpectationProgram, data: Arguments, path: tuple[Any, ...], arrays: Data
 ) -> Identity:
     """The identity of a bound program, with the constants that it held when it was bound."""
-    asked = (program.functions(data), path)
+    asked = (program.content(data), path)
     return Identity(
         program=asked if program.enumerate is None else (*asked, program.enumerate),
         data=data.arguments(arrays),

@@ -44,7 +44,7 @@ from estimand.model.numpyro.sites import (
     drawing_from_prior,
     site_contents,
 )
-from estimand.model.protocol import Bound, Identity, described, kept
+from estimand.model.protocol import Axes, Bound, Identity, described, kept
 from estimand.runtime import SentOnce, in_precision, this_precision
 
 
@@ -114,10 +114,11 @@ class ExpectationProgram(SentOnce):
     """A model with a quantity of interest; calling it with data gives an `Expectation`.
 
     Made by `expectation` and `expect`. `model` is the undecorated NumPyro model. `shown` are the
-    deterministic sites whose values are kept with draws.
+    deterministic sites whose values are kept with draws; `axes` the names of dimensions.
     """
 
     shown: tuple[str, ...] = ()
+    axes: Axes | None = None
 
     def __init__(
         self,
@@ -147,6 +148,10 @@ class ExpectationProgram(SentOnce):
         """The text of the program's functions, for records."""
         functions = (self.model,) if self.target is None else (self.model, self.target)
         return "\n".join(dict.fromkeys(map(source_text, functions)))
+
+    def content(self, data: Arguments) -> Any:
+        """What two runs of the same program have in common; it is hashed for records."""
+        return self.functions(data)
 
     def run(self, data: Arguments, arrays: tuple[jax.Array, ...]) -> Any:
         """Runs the model under the caller's handlers and gives the quantity of interest."""
@@ -300,6 +305,10 @@ class Expectation(Bound):
     @property
     def num_constants(self) -> int:  # type: ignore[override]
         return self.data.num_lifted
+
+    @property
+    def axes(self) -> Axes | None:  # type: ignore[override]
+        return self.program.axes
 
     @property
     def name(self) -> str:  # type: ignore[override]
@@ -573,6 +582,13 @@ def _inspect(
 
     jaxpr = jax.make_jaxpr(run)(shape_of_key(), arrays)
     return _Inspection(*found[0], jaxpr)
+
+
+def expression_of(program: ExpectationProgram, data: Arguments) -> Hashable:
+    """A digest of the expression that JAX traces."""
+    with in_precision("double"):
+        found = _inspect(program, data, data.arrays, True)
+    return shared_key(found.jaxpr, "", f"{found.latents} {program.shown}")
 
 
 def _constants(program: str, jaxpr: Any) -> list[Any]:

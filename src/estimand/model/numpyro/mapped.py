@@ -1,4 +1,4 @@
-"""The unit cube as a prior, for models that are stated by a transform of it."""
+"""Supports that come with their own coordinates, and the unit cube as a prior."""
 
 from __future__ import annotations
 
@@ -11,6 +11,21 @@ import numpyro.distributions as dist
 from jax.scipy.special import ndtr, ndtri
 from numpyro.distributions import constraints
 from numpyro.distributions.transforms import ParameterFreeTransform
+
+
+class Mapped(constraints.Constraint):
+    """The support that a bijection maps the real numbers to, which is its coordinates."""
+
+    def __init__(self, transform: Any):
+        self.transform = transform
+        self.event_dim = transform.codomain.event_dim
+        super().__init__()
+
+    def __call__(self, x: Any) -> Any:
+        return self.transform.codomain(x)
+
+    def tree_flatten(self) -> tuple:
+        return (self.transform,), (("transform",), {"event_dim": self.event_dim})
 
 
 class Probit(ParameterFreeTransform):
@@ -38,7 +53,7 @@ def inside(u: jax.Array) -> jax.Array:
 class Cube(dist.Distribution):
     """The uniform distribution on the unit cube; its coordinates are standard normal."""
 
-    support = constraints.independent(constraints.unit_interval, 1)
+    support = Mapped(Probit())
     arg_constraints: ClassVar[dict[str, Any]] = {}
 
     def __init__(self, dimension: int):
