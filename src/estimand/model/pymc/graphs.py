@@ -100,7 +100,8 @@ class Graphs:
         return clone_replace(variables, replaced, rebuild_strict=False)
 
     def _input(self, name: str, value: np.ndarray, variable: Variable) -> Variable:
-        self.data[name] = value
+        # Of short integers JAX makes floats of single precision, where PyTensor makes double ones.
+        self.data[name] = value.astype(np.int64) if value.dtype.kind in "iu" else value
         self._inputs.append(variable)
         return variable
 
@@ -186,7 +187,7 @@ class Graphs:
 
     def jaxified(self, what: str, outputs: Sequence[Variable]) -> Callable[..., tuple]:
         """A JAX function of the values of all free variables, then of the data."""
-        return self._translated(what, [], outputs)
+        return self._translated(what, [], outputs) if outputs else lambda *_: ()
 
     def jaxified_of(
         self, what: str, first: Variable, outputs: Sequence[Variable]
@@ -201,12 +202,16 @@ class Graphs:
         [graph] = self.of_values([random.rv], but=random)
         generators = _generators([graph])
         self._check_draws(random, graph)
-        function = self._translated(f"draws of {random.name!r}", generators, [graph])
+        what = f"the prior draw of {random.name!r}"
+        function = self._translated(what, generators, [graph])
 
         def draw(rng_key: jax.Array, *args: Any) -> Any:
             keys = jax.random.split(rng_key, max(1, len(generators)))
             states = [{"jax_state": jax.random.key_data(key)} for key in keys[: len(generators)]]
-            return function(*states, *args)[0]
+            try:
+                return function(*states, *args)[0]
+            except NotImplementedError as error:
+                raise self._not_translated(what, error) from error
 
         return draw
 
@@ -231,9 +236,9 @@ class Graphs:
         inputs = [*first, *(random.value for random in self.free), *self._inputs]
         if not first and _generators(outputs):
             raise ProgramError(
-                f"{what} of {self.name!r} draw random numbers that are no variables of the model, "
-                "such as a pm.Minibatch of the data: use all data, and give every random quantity "
-                "a name in the model."
+                f"{what} in {self.name!r} are random beyond the variables of the model, as a "
+                "pm.Minibatch or a pm.Simulator is: use all data and a likelihood that has a "
+                "density, and give every random quantity a name in the model."
             )
         graph = FunctionGraph(inputs, list(outputs), clone=True)
         try:
@@ -243,9 +248,12 @@ class Graphs:
                 warnings.filterwarnings("ignore", message="Skipping ")
                 return jax_funcify(graph)
         except NotImplementedError as error:
-            raise ProgramError(
-                f"{what} of {self.name!r} cannot be translated by PyMC's JAX backend: {error}"
-            ) from error
+            raise self._not_translated(what, error) from error
+
+    def _not_translated(self, what: str, error: Exception) -> ProgramError:
+        return ProgramError(
+            f"{what} in {self.name!r} cannot be translated by PyMC's JAX backend: {error}"
+        )
 
 
 def _is_own(random: Random) -> bool:

@@ -67,6 +67,8 @@ _KNOWN = {
     "DiscreteUniformRV": (0, 1),
 }
 _OF_INTEGERS = ("BinomialRV", "DiscreteUniformRV")
+# Numbers with a vector as parameter.
+_OF_VECTORS = ("CategoricalRV",)
 
 
 def law_of(graphs: Graphs, random: Random, log_density: Variable) -> Law:
@@ -121,17 +123,23 @@ def _translated(graphs: Graphs, random: Random, kind: str, known: dict[int, np.n
         computed = function(*_filled(graphs, values), *data)
         # PyMC's constants are of the smallest type that holds them.
         real = [jnp.asarray(item).astype(jnp.result_type(float)) for item in computed]
+        if node.op.ndim_supp == 0 and kind not in _OF_VECTORS:
+            real = [jnp.broadcast_to(item, shape) for item in real]
         found = [_given(kind, known[k]) if k in known else item for k, item in enumerate(real)]
         fn = _TABLE[kind](*found)
-        return fn.expand(shape[: len(shape) - fn.event_dim])
+        batch_shape = shape[: len(shape) - fn.event_dim]
+        return fn if fn.batch_shape == batch_shape else fn.expand(batch_shape)
 
     return law
 
 
 def _given(kind: str, value: np.ndarray) -> Any:
-    if kind in _OF_INTEGERS:
-        return value.astype(int)
-    return None if np.isinf(value).all() else value.astype(float)
+    """A parameter that is known: one number where all elements have the same."""
+    if np.isinf(value).all():
+        return None
+    number = value.astype(int if kind in _OF_INTEGERS else float)
+    # NumPyro's supports are known while tracing if their ends are Python's numbers.
+    return number.flat[0].item() if (number == number.flat[0]).all() else number
 
 
 def _filled(graphs: Graphs, values: Sequence[Any]) -> list[Any]:
