@@ -54,6 +54,14 @@ def call(program: str, what: str, function: Callable, *args: Any, **kwargs: Any)
             "JAX traces it without one. Use functions of jax.numpy and jax.scipy instead of numpy, "
             "scipy and math, and jnp.where or jax.lax.cond instead of if."
         ) from error
+    except KeyError as error:
+        values = args[0] if args else None
+        if not isinstance(values, dict) or error.args[0] in values:
+            raise
+        raise ProgramError(
+            f"{what} of program {program!r} asks for {error.args[0]!r}, and there are only "
+            f"{list(values)}."
+        ) from error
 
 
 def takes_data(function: Callable, model: Callable) -> bool:
@@ -87,7 +95,7 @@ def one_number(program: str, what: str, value: Any) -> jax.Array:
     """A log density, after its type and shape were checked."""
     try:
         array = jnp.asarray(value)
-    except TypeError:
+    except (TypeError, ValueError):
         array = None
     if array is None or not (
         jnp.issubdtype(array.dtype, jnp.floating) or jnp.issubdtype(array.dtype, jnp.integer)
