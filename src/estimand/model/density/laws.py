@@ -2,23 +2,34 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import numpyro
 import numpyro.distributions as dist
+from numpyro.distributions.constraints import Constraint
+from numpyro.distributions.transforms import Transform
+from numpyro.distributions.util import lazy_property
 
 from estimand.model.density.calls import Drawn, Stated, check_names
 from estimand.model.layout import ProgramError
 
+# Objects whose attributes say all of them.
+_OBJECTS = (dist.Distribution, Transform, Constraint)
+
 
 class _Law(NamedTuple):
-    """A distribution in pieces, so that its numbers are found among the program's constants."""
+    """A distribution and its numbers by attribute, so that these are found among the constants.
 
-    leaves: tuple[Any, ...]
-    structure: Any
+    Not its leaves: their order is another one in another process.
+    """
+
+    template: Any
+    parts: dict[str, Any]
 
 
 class Laws(NamedTuple):
@@ -62,6 +73,10 @@ class Laws(NamedTuple):
         ]
         return "\n".join(["# prior", *lines]) + "\n" if lines else ""
 
+    @property
+    def content(self) -> Any:
+        return [(name, _contents(_whole(law))) for name, law in self.laws.items()]
+
     def check(self, program: str) -> None:
         """All is checked by the trace."""
 
@@ -85,37 +100,61 @@ def _is_function(law: Any) -> bool:
     return callable(law) and not is_whole
 
 
-def _in_pieces(law: Any) -> Any:
-    if not isinstance(law, dist.Distribution):
-        return law
-    leaves, structure = jax.tree.flatten(law)
-    whole = jax.tree.unflatten(structure, leaves)
-    return _Law(tuple(leaves), structure) if _has_all_of(whole, law) else law
+def _attributes(value: Any) -> dict[str, Any]:
+    """What an object was made of, without what was computed of it later."""
+    kind = type(value)
+    return {
+        name: item
+        for name, item in sorted(vars(value).items())
+        if not isinstance(getattr(kind, name, None), lazy_property)
+    }
 
 
-def _has_all_of(copy: Any, original: Any) -> bool:
-    """Whether a copy by JAX's flattening has the attributes of the original.
+def _in_pieces(value: Any) -> Any:
+    if type(value) is list:
+        return [_in_pieces(item) for item in value]
+    if not isinstance(value, _OBJECTS):
+        return value
+    parts = {}
+    for name, item in _attributes(value).items():
+        piece = _in_pieces(item)
+        if piece is not item or _is_number(item):
+            parts[name] = piece
+    return _Law(value, parts) if parts else value
 
-    It lacks those that a distribution of the user's own keeps without telling JAX.
-    """
-    if set(vars(original)) - set(vars(copy)):
-        return False
-    inner = [
-        (value, getattr(copy, name))
-        for name, value in vars(original).items()
-        if isinstance(value, dist.Distribution | dist.transforms.Transform)
-    ]
-    return all(_has_all_of(mine, yours) for yours, mine in inner)
+
+def _is_number(item: Any) -> bool:
+    is_array = isinstance(item, np.ndarray | np.generic | jax.Array)
+    return isinstance(item, float) or (is_array and jnp.issubdtype(item.dtype, jnp.floating))
 
 
 def _whole(law: Any) -> Any:
-    return jax.tree.unflatten(law.structure, law.leaves) if isinstance(law, _Law) else law
+    if isinstance(law, list):
+        return [_whole(item) for item in law]
+    if not isinstance(law, _Law):
+        return law
+    made = copy.copy(law.template)
+    vars(made).clear()
+    vars(made).update(_attributes(law.template))
+    vars(made).update({name: _whole(piece) for name, piece in law.parts.items()})
+    return made
+
+
+def _contents(value: Any) -> Any:
+    """A distribution as plain data, the same in every process."""
+    if isinstance(value, list | tuple):
+        return [_contents(item) for item in value]
+    if not isinstance(value, _OBJECTS):
+        return value
+    name = f"{type(value).__module__}.{type(value).__qualname__}"
+    return name, {key: _contents(item) for key, item in _attributes(value).items()}
 
 
 def _described(law: Any) -> str:
     fn = _whole(law)
-    numbers = ", ".join(
-        str(leaf) if np.size(leaf) < 9 else f"array of shape {np.shape(leaf)}"
-        for leaf in jax.tree.leaves(fn)
-    )
-    return f"{type(fn).__name__}({numbers}), shape {fn.shape()}"
+    numbers = [
+        f"{name}={item}" if np.size(item) < 9 else f"{name}=array of shape {np.shape(item)}"
+        for name, item in _attributes(fn).items()
+        if not name.startswith("_") and isinstance(item, int | float | np.ndarray | jax.Array)
+    ]
+    return f"{type(fn).__name__}({', '.join(numbers)}), shape {fn.shape()}"

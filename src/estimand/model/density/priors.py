@@ -71,6 +71,10 @@ class Transformed(NamedTuple):
     def text(self) -> str:
         return ""
 
+    @property
+    def content(self) -> Any:
+        return self.transform, self.dimension, self.names
+
     def check(self, program: str) -> None:
         centre = self.values(program, jnp.full(self.dimension, 0.5))
         for name, value in self.named(centre).items():
@@ -132,6 +136,11 @@ class Given(NamedTuple):
     def text(self) -> str:
         lines = [f"#   {name}: {support}" for name, support in self.supports.items()]
         return "\n".join(["# supports", *lines]) + "\n" if lines else ""
+
+    @property
+    def content(self) -> Any:
+        supports = {name: repr(support) for name, support in self.supports.items()}
+        return self.log_prior, self.sampler, supports
 
     def check(self, program: str) -> None:
         """All is checked by the trace."""

@@ -18,7 +18,13 @@ from estimand.model.density.calls import Stated, free_name, one_number
 from estimand.model.density.laws import Laws
 from estimand.model.density.priors import Given, Transformed
 from estimand.model.layout import ProgramError
-from estimand.model.numpyro import Expectation, ExpectationProgram, bind, source_text
+from estimand.model.numpyro import (
+    Arguments,
+    Expectation,
+    ExpectationProgram,
+    bind,
+    source_text,
+)
 from estimand.runtime import in_precision
 
 
@@ -143,13 +149,19 @@ class DensityProgram(ExpectationProgram):
                 self._signature.bind(*args, **kwargs)
             except TypeError as error:
                 what = "f" if self.stated.log_likelihood is None else "log_likelihood"
+                takes = ", ".join(self._signature.parameters) or "none"
                 raise ProgramError(
-                    f"program {self.name!r} takes the data {self._signature}, what {what} takes "
-                    f"after the parameters: {error}."
+                    f"the data of program {self.name!r} are what {what} takes after the "
+                    f"parameters, {takes}: {error}."
                 ) from None
         with in_precision("double"):
             self.stated.prior.check(self.name)
         return bind(self, args, kwargs, needs_output=self.stated.f is not None)
+
+    def content(self, data: Arguments) -> Any:
+        model: Any = self.functions(data)[0]
+        [stated] = model.args
+        return stated.log_likelihood, stated.prior.content, stated.f
 
     @property
     def source(self) -> str:
