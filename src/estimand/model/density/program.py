@@ -141,6 +141,7 @@ class DensityProgram(ExpectationProgram):
             model.__signature__ = self._signature  # type: ignore[attr-defined]
         super().__init__(model, enumerate=enumerate)
         self.stated, self.name, self.shown = stated, stated.name, stated.prior.shown
+        self._is_checked = False
         self.__doc__ = inspect.getdoc(stated.with_data)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Expectation:
@@ -154,8 +155,10 @@ class DensityProgram(ExpectationProgram):
                     f"the data of program {self.name!r} are what {what} takes after the "
                     f"parameters, {takes}: {error}."
                 ) from None
-        with in_precision("double"):
-            self.stated.prior.check(self.name)
+        if not self._is_checked:
+            with in_precision("double"):
+                self.stated.prior.check(self.name)
+            self._is_checked = True
         return bind(self, args, kwargs, needs_output=self.stated.f is not None)
 
     def content(self, data: Arguments) -> Any:
