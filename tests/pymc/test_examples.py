@@ -119,7 +119,7 @@ def test_eight_schools() -> None:
     assert_right(result.outputs[0], problem.value[2])
     posterior = result.to_datatree()["posterior"]
     assert posterior["theta"].dims == ("chain", "draw", "school")
-    assert posterior["school"].values.tolist() == list("ABCDEFGH")
+    assert list(posterior.coords["school"].values) == list("ABCDEFGH")
 
 
 # --- "Introduction to Bayesian A/B testing": conversions ---

@@ -139,7 +139,8 @@ def _dataset(
     import xarray
 
     known = axes or {"dims": {}, "coords": {}}
-    variables, coordinates = {}, {}
+    variables: dict[str, Any] = {}
+    coordinates: dict[str, Any] = {}
     for name, array in values.items():
         own = [f"{name}_dim_{k}" for k in range(array.ndim - 1)]
         names = known["dims"].get(name, own)

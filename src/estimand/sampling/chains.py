@@ -119,9 +119,9 @@ def autocorrelation_size(values: np.ndarray) -> np.ndarray:
 
 def freeze_draws(settings: Any) -> None:
     """Stores the setting `draws` as arrays by site, from a dict or from ArviZ's containers."""
-    if settings.draws is None or isinstance(settings.draws, Mapping):
-        return
     owner, dataset = type(settings).__name__, _posterior(settings.draws)
+    if settings.draws is None or (dataset is None and isinstance(settings.draws, Mapping)):
+        return
     if dataset is None:
         raise TypeError(
             f"{owner}: draws is of type {type(settings.draws).__name__}: give a dict of arrays by "

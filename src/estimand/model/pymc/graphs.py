@@ -246,7 +246,7 @@ class Graphs:
             with warnings.catch_warnings():
                 # Asserts that are dropped; those of parameters are densities of 0 by now.
                 warnings.filterwarnings("ignore", message="Skipping ")
-                return jax_funcify(graph)
+                return _quiet(jax_funcify(graph))
         except NotImplementedError as error:
             raise self._not_translated(what, error) from error
 
@@ -254,6 +254,17 @@ class Graphs:
         return ProgramError(
             f"{what} in {self.name!r} cannot be translated by PyMC's JAX backend: {error}"
         )
+
+
+def _quiet(function: Callable[..., tuple]) -> Callable[..., tuple]:
+    """The same without the warnings of JAX where it has no double precision."""
+
+    def call(*args: Any) -> tuple:
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", message="Explicitly requested dtype")
+            return function(*args)
+
+    return call
 
 
 def _is_own(random: Random) -> bool:

@@ -145,7 +145,9 @@ def _given(kind: str, value: np.ndarray) -> Any:
 def _filled(graphs: Graphs, values: Sequence[Any]) -> list[Any]:
     """Values of all free variables: those that come later do not matter, and are 0."""
     later = graphs.free[len(values) :]
-    return [*values, *(jnp.zeros(random.shape, random.rv.type.dtype) for random in later)]
+    dtypes = [jax.dtypes.canonicalize_dtype(random.rv.type.dtype) for random in later]
+    zeros = [jnp.zeros(item.shape, dtype) for item, dtype in zip(later, dtypes, strict=True)]
+    return [*values, *zeros]
 
 
 def _opaque(graphs: Graphs, random: Random, log_density: Variable) -> Law:
