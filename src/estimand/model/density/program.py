@@ -84,26 +84,8 @@ def from_density(
         >>> nested(jnp.array([0.3, 0.1]))
         <expectation of nested: 1 output, 1 latent site (cube)>
     """
-    for what, function in {"log_likelihood": log_likelihood, "f": f}.items():
-        if function is not None and not callable(function):
-            raise TypeError(f"from_density: {what} must be a function; it is {function!r}.")
-    if log_likelihood is None and f is None:
-        raise TypeError("from_density: give log_likelihood, f or both.")
-    given = [
-        key
-        for key, value in {
-            "prior": prior,
-            "prior_transform": prior_transform,
-            "log_prior": log_prior,
-        }.items()
-        if value is not None
-    ]
-    if len(given) != 1:
-        raise TypeError(
-            "from_density: give the prior in one way: prior={name: distribution}, or "
-            "prior_transform= with dimension= or names=, or log_prior= with sampler=; "
-            f"given are {given or 'none'}."
-        )
+    _check_functions(log_likelihood, f)
+    given = _given_one(prior=prior, prior_transform=prior_transform, log_prior=log_prior)
     _refuse("prior_transform", given, dimension=dimension, names=names)
     _refuse("log_prior", given, sampler=sampler, supports=supports)
     label = name or _name_of(f if log_likelihood is None else log_likelihood)
@@ -117,10 +99,30 @@ def from_density(
     return DensityProgram(Stated(label, log_likelihood, stated, f), enumerate)
 
 
-def _refuse(owner: str, given: list[str], **options: Any) -> None:
+def _check_functions(log_likelihood: Any, f: Any) -> None:
+    for what, function in {"log_likelihood": log_likelihood, "f": f}.items():
+        if function is not None and not callable(function):
+            raise TypeError(f"from_density: {what} must be a function; it is {function!r}.")
+    if log_likelihood is None and f is None:
+        raise TypeError("from_density: give log_likelihood, f or both.")
+
+
+def _given_one(**priors: Any) -> str:
+    """The name of the one way in which the prior is given."""
+    given = [name for name, value in priors.items() if value is not None]
+    if len(given) != 1:
+        raise TypeError(
+            "from_density: give the prior in one way: prior={name: distribution}, or "
+            "prior_transform= with dimension= or names=, or log_prior= with sampler=; "
+            f"given are {given or 'none'}."
+        )
+    return given[0]
+
+
+def _refuse(owner: str, given: str, **options: Any) -> None:
     for name, value in options.items():
-        if value is not None and given != [owner]:
-            raise TypeError(f"from_density: {name}= goes with {owner}=, not with {given[0]}=.")
+        if value is not None and given != owner:
+            raise TypeError(f"from_density: {name}= goes with {owner}=, not with {given}=.")
 
 
 def _name_of(function: Any) -> str:
