@@ -119,12 +119,15 @@ def autocorrelation_size(values: np.ndarray) -> np.ndarray:
 
 def freeze_draws(settings: Any) -> None:
     """Stores the setting `draws` as arrays by site, from a dict or from ArviZ's containers."""
-    owner, dataset = type(settings).__name__, _posterior(settings.draws)
-    if settings.draws is None or (dataset is None and isinstance(settings.draws, Mapping)):
+    draws = settings.draws
+    # xarray's containers are mappings, too.
+    is_plain = isinstance(draws, Mapping) and not hasattr(draws, "data_vars")
+    if draws is None or is_plain:
         return
+    owner, dataset = type(settings).__name__, _posterior(draws)
     if dataset is None:
         raise TypeError(
-            f"{owner}: draws is of type {type(settings.draws).__name__}: give a dict of arrays by "
+            f"{owner}: draws is of type {type(draws).__name__}: give a dict of arrays by "
             "site, or an ArviZ DataTree or InferenceData with a group posterior."
         )
     lacking = {"chain", "draw"} - set(dataset.dims)
