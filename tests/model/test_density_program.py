@@ -18,6 +18,7 @@ import pytest
 from jax.scipy.special import ndtri
 from jax.scipy.stats import norm
 from numpyro.distributions import constraints
+from numpyro.infer.util import initialize_model
 from scipy import stats as laws
 
 import estimand as ep
@@ -221,6 +222,21 @@ def test_parameters_of_a_transform_are_kept_with_draws() -> None:
     assert sorted(draws) == ["cube", "mean", "sd"]
     assert (draws["sd"] > 1).all()
     np.testing.assert_allclose(draws["mean"], laws.norm.ppf(draws["cube"][:, 0]), rtol=1e-6)
+
+
+def test_numpyro_can_run_the_densities() -> None:
+    """Also where a support has coordinates of its own."""
+    bound = ep.from_density(
+        lambda theta, y: norm.logpdf(y, theta[0]),
+        prior_transform=ndtri,
+        dimension=1,
+        f=lambda theta: theta[0],
+    )(2.0)
+    model_info = initialize_model(jax.random.key(0), bound.gamma2)
+    position = model_info.param_info.z["cube"]
+    energy = model_info.potential_fn({"cube": position})
+    exact = laws.norm.logpdf(position[0]) + laws.norm.logpdf(2.0, position[0])
+    np.testing.assert_allclose(-energy, exact, rtol=1e-5)
 
 
 def test_transforms_with_other_names_do_not_share_values() -> None:

@@ -66,6 +66,18 @@ def test_the_model_is_left_as_it_was() -> None:
     assert list(model.named_vars) == before
 
 
+def test_parents_come_first() -> None:
+    """Whatever the order of the model's list of variables is."""
+    with pm.Model() as model:
+        mu = pm.Normal("mu", 3.0, 1.0)
+        pm.Normal("x", mu, 0.5)
+    model.free_RVs.reverse()
+    bound = ep.from_pymc(model, "x")
+    assert [site.name for site in bound.model.sites] == ["mu", "x"]
+    exact = laws.norm.logpdf(2.0, 3.0, 1.0) + laws.norm.logpdf(2.5, 2.0, 0.5)
+    np.testing.assert_allclose(log_density(bound, mu=2.0, x=2.5), exact, rtol=1e-6)
+
+
 def test_events_are_softened() -> None:
     model = conjugate()
     bound = ep.from_pymc(model, model["x"] > 4)

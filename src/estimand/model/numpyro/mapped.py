@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpyro.distributions as dist
 from jax.scipy.special import ndtr, ndtri
-from numpyro.distributions import constraints
+from numpyro.distributions import biject_to, constraints
 from numpyro.distributions.transforms import ParameterFreeTransform
 
 
@@ -26,6 +26,9 @@ class Mapped(constraints.Constraint):
 
     def tree_flatten(self) -> tuple:
         return (self.transform,), (("transform",), {"event_dim": self.event_dim})
+
+
+biject_to.register(Mapped, lambda support: support.transform)
 
 
 class Probit(ParameterFreeTransform):

@@ -29,7 +29,7 @@ from numpyro.distributions.transforms import (
     Transform,
 )
 
-from estimand.model.numpyro.mapped import Cube, Mapped, Probit
+from estimand.model.numpyro.mapped import Cube, Probit
 
 _LOCATION_SCALE = (
     dist.Normal,
@@ -58,8 +58,6 @@ def _bijection(support: Any) -> Any:
     """NumPyro's map, with shares in a form that resolves small ones."""
     if support is constraints.simplex:
         return Sticks()
-    if isinstance(support, Mapped):
-        return support.transform
     base = getattr(support, "base_constraint", None)
     if base is not None and isinstance(support, type(constraints.independent(base, 1))):
         return IndependentTransform(_bijection(base), support.reinterpreted_batch_ndims)

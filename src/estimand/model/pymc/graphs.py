@@ -61,11 +61,13 @@ class Graphs:
         self.data: dict[str, np.ndarray] = {}
         self._inputs: list[Variable] = []
         cloned = iter(self._with_inputs(model, whole))
-        self.free = [
-            Random(rv.name, new, self._value_of(rv.name, new), model.rvs_to_transforms[rv])
-            for rv in free
-            for new in [next(cloned)]
-        ]
+        self.free = _parents_first(
+            [
+                Random(rv.name, new, self._value_of(rv.name, new), model.rvs_to_transforms[rv])
+                for rv in free
+                for new in [next(cloned)]
+            ]
+        )
         rvs = [next(cloned) for _ in observed]
         self._potentials = [next(cloned) for _ in model.potentials]
         self._deterministics = {rv.name: next(cloned) for rv in model.deterministics}
@@ -132,12 +134,14 @@ class Graphs:
         return tuple(self._deterministics)
 
     def small_deterministics(self, limit: int) -> tuple[str, ...]:
-        """Names of those that have at most so many numbers."""
-        return tuple(
-            name
-            for name, graph in self._deterministics.items()
-            if None not in graph.type.shape and math.prod(graph.type.shape) <= limit
-        )
+        """Names of the first ones that have at most so many numbers together."""
+        names, left = [], limit
+        for name, graph in self._deterministics.items():
+            size = math.inf if None in graph.type.shape else math.prod(graph.type.shape)
+            if size <= left:
+                names.append(name)
+                left -= int(size)
+        return tuple(names)
 
     # --- graphs of values ---
 
@@ -265,6 +269,23 @@ def _quiet(function: Callable[..., tuple]) -> Callable[..., tuple]:
             return function(*args)
 
     return call
+
+
+def _parents_first(randoms: list[Random]) -> list[Random]:
+    """Random variables, each after those on which it depends."""
+    from pytensor.graph.traversal import ancestors
+
+    parents = {
+        random.name: set(ancestors(random.rv.owner.inputs)) & {other.rv for other in randoms}
+        for random in randoms
+    }
+    ordered: list[Random] = []
+    while len(ordered) < len(randoms):
+        known = {random.rv for random in ordered}
+        ordered.append(
+            next(one for one in randoms if one.rv not in known and parents[one.name] <= known)
+        )
+    return ordered
 
 
 def _is_own(random: Random) -> bool:

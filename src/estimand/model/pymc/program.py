@@ -26,7 +26,7 @@ from estimand.model.pymc.laws import Law, law_of
 if TYPE_CHECKING:
     from pymc import Model as PymcModel
 
-# Deterministics of more numbers are not kept with draws.
+# Numbers of deterministics that are kept with each draw.
 MAX_SHOWN = 200
 
 
