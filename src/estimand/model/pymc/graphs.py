@@ -222,7 +222,7 @@ class Graphs:
     def _check_draws(self, random: Random, graph: Variable) -> None:
         from pytensor.tensor.random.basic import CategoricalRV
 
-        if any(isinstance(node.op, CategoricalRV) for node in _nodes(graph)):
+        if any(isinstance(node.op, CategoricalRV) for node in _nodes([graph])):
             # It takes logits of each probability for their logarithms.
             raise ProgramError(
                 f"variable {random.name!r} of {self.name!r} is drawn by way of a Categorical "
@@ -323,14 +323,10 @@ def _generators(variables: Sequence[Variable]) -> list[Variable]:
     ]
 
 
-def _nodes(variable: Variable) -> list[Any]:
-    """All steps of a graph, with those inside of others."""
+def _nodes(variables: Sequence[Variable]) -> list[Any]:
+    """All steps of graphs, with those inside of others."""
     from pytensor.graph.traversal import ancestors
 
-    found = []
-    for item in ancestors([variable]):
-        if item.owner is not None:
-            found.append(item.owner)
-            inner = getattr(item.owner.op, "fgraph", None)
-            found += [] if inner is None else list(inner.apply_nodes)
-    return found
+    found = [item.owner for item in ancestors(variables) if item.owner is not None]
+    inner = [getattr(node.op, "fgraph", None) for node in found]
+    return found + [node for graph in inner if graph is not None for node in _nodes(graph.outputs)]
