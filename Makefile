@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 export NO_MKDOCS_2_WARNING := 1
 STAMP := $(VENV)/.installed
 
-.PHONY: install demo test test-slow lint types docs benchmarks calibrate peers experiments experiments-quick clean
+.PHONY: install demo test test-slow test-pymc lint types docs benchmarks calibrate peers experiments experiments-quick clean
 
 install: $(STAMP)
 
@@ -23,6 +23,21 @@ test: install
 
 test-slow: install
 	$(BIN)/python -m pytest -n 2 --dist worksteal -m slow
+
+# PyMC, in an environment of its own.
+PYMC_VENV := .venv-pymc
+PYMC_STAMP := $(PYMC_VENV)/.installed
+
+$(PYMC_STAMP): pyproject.toml constraints.txt tests/pymc/constraints.txt
+	test -x $(PYMC_VENV)/bin/python || $(PYTHON) -m venv $(PYMC_VENV)
+	$(PYMC_VENV)/bin/python -m pip install --quiet --upgrade pip
+	$(PYMC_VENV)/bin/python -m pip install --quiet --constraint constraints.txt \
+		--constraint tests/pymc/constraints.txt --editable '.[all,pymc]' \
+		hypothesis pytest pytest-xdist scipy
+	touch $(PYMC_STAMP)
+
+test-pymc: $(PYMC_STAMP)
+	$(PYMC_VENV)/bin/python -m pytest -n 2 --dist worksteal tests/pymc
 
 lint: install
 	$(BIN)/ruff check .
@@ -65,4 +80,4 @@ experiments-quick: install
 	$(BIN)/python -m experiments.run_all --quick
 
 clean:
-	rm -rf $(VENV) $(PEERS_VENV) build *.egg-info src/*.egg-info
+	rm -rf $(VENV) $(PEERS_VENV) $(PYMC_VENV) build *.egg-info src/*.egg-info

@@ -45,6 +45,8 @@ EXTRAS = {
     "click": {"cli"},
     "cloudpickle": {"runtime"},
     "distributed": {"cli"},
+    "pymc": {"model"},
+    "pytensor": {"model"},
 }
 # Only `model` runs programs under handlers.
 NUMPYRO = {

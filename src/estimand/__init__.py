@@ -38,7 +38,15 @@ from estimand.methods import (
     PosteriorMCMC,
     SelfNormalised,
 )
-from estimand.model import Expectation, ExpectationProgram, ProgramError, expect, expectation
+from estimand.model import (
+    Expectation,
+    ExpectationProgram,
+    ProgramError,
+    expect,
+    expectation,
+    from_density,
+    from_pymc,
+)
 from estimand.record import Branch, MergeError, RecordError
 from estimand.runtime import CheckpointError
 from estimand.sampling import geometric, linear
@@ -81,6 +89,8 @@ __all__ = [
     "event",
     "expect",
     "expectation",
+    "from_density",
+    "from_pymc",
     "geometric",
     "linear",
     "load",

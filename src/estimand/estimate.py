@@ -444,6 +444,8 @@ def estimate_expectation(
         )
     if not isinstance(expectation, Bound):
         raise TypeError(f"expected a bound expectation program, got {expectation!r}.")
+    if expectation.output is None:
+        raise TypeError(f"{expectation.name!r} has no quantity of interest: make it with f=.")
     method = Auto() if method is None else method
     if not isinstance(method, Method):
         hint = ""

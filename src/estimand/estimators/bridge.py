@@ -22,6 +22,7 @@ from estimand.sampling import (
     NUM_STARTS,
     Chains,
     check_draws,
+    freeze_draws,
     log_density,
     meng_wong,
     nuts_chains,
@@ -44,7 +45,8 @@ class BridgeSampling(Settings):
         num_warmup: draws discarded from the start of each chain.
         num_chains: independent chains, run side by side.
         draws: draws of γ2 instead, as ``mcmc.get_samples(group_by_chain=True)`` gives them: a dict
-            of arrays by site with leading axes (chains, draws). They are of γ2 and serve no other
+            of arrays by site with leading axes (chains, draws); or an ArviZ DataTree or
+            InferenceData, whose posterior has the sites by name. They are of γ2 and serve no other
             part: use them as ``log_evidence(..., BridgeSampling(draws=...))`` or as TABI's
             `normaliser`.
 
@@ -61,6 +63,7 @@ class BridgeSampling(Settings):
     draws: Any = dataclasses.field(default=None, hash=False, compare=False)
 
     def __post_init__(self) -> None:
+        freeze_draws(self)
         for name in ("num_samples", "num_warmup", "num_chains"):
             require_count("BridgeSampling", name, getattr(self, name))
         if self.num_samples < 100:

@@ -24,6 +24,7 @@ from estimand.sampling import (
     check_draws,
     drive,
     effective_sample_size,
+    freeze_draws,
     log_mean,
     meng_wong,
     nuts_chains,
@@ -72,7 +73,8 @@ class PosteriorBridge(Settings):
         num_warmup: draws discarded from the start of each chain.
         num_islands: independent chains, each the start of an island.
         draws: posterior draws instead, as ``mcmc.get_samples(group_by_chain=True)`` gives them: a
-            dict of arrays by site with leading axes (chains, draws). They are cut into
+            dict of arrays by site with leading axes (chains, draws); or an ArviZ DataTree or
+            InferenceData, whose posterior has the sites by name. They are cut into
             `num_islands` pieces of equal length, chain after chain.
         num_particles: particles of each island at each temperature.
         num_steps: states of each Markov chain between temperatures; all of them are particles.
@@ -101,6 +103,7 @@ class PosteriorBridge(Settings):
     cross_check: Method | None = None
 
     def __post_init__(self) -> None:
+        freeze_draws(self)
         for name in ("num_samples", "num_warmup", "num_islands", "num_particles", "num_steps"):
             require_count("PosteriorBridge", name, getattr(self, name))
         if self.num_islands < 2:

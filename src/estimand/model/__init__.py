@@ -1,5 +1,6 @@
 """How a model is stated: the protocol that everything else needs, and a file for each kind."""
 
+from estimand.model.density import DensityProgram, from_density
 from estimand.model.layout import (
     PARTS,
     PLAIN,
@@ -28,6 +29,7 @@ from estimand.model.numpyro import (
 )
 from estimand.model.protocol import (
     Assessment,
+    Axes,
     Bound,
     BoundModel,
     Data,
@@ -37,16 +39,19 @@ from estimand.model.protocol import (
     Redraw,
     SummingModel,
 )
+from estimand.model.pymc import PymcProgram, from_pymc
 
 __all__ = [
     "PARTS",
     "PLAIN",
     "Assessment",
+    "Axes",
     "Bound",
     "BoundModel",
     "BranchingExpectation",
     "Coordinates",
     "Data",
+    "DensityProgram",
     "Evaluation",
     "Expectation",
     "ExpectationProgram",
@@ -57,6 +62,7 @@ __all__ = [
     "NumpyroModel",
     "Output",
     "ProgramError",
+    "PymcProgram",
     "Redraw",
     "Site",
     "SiteDistributions",
@@ -66,6 +72,8 @@ __all__ = [
     "bind",
     "expect",
     "expectation",
+    "from_density",
+    "from_pymc",
     "guide_of",
     "propose",
     "shape_of_key",

@@ -125,11 +125,16 @@ class SummingModel(Protocol):
         """
 
 
+# "dims": names of dimensions by site; "coords": labels by name of dimension. As JSON has them.
+Axes = dict[str, dict[str, list]]
+
+
 class Bound:
     """A model together with its data: what `estimate_expectation` takes.
 
     The last `num_constants` of the arrays are numbers that are written in the model's text. `notes`
-    say what was done to the model, and are kept with every estimate.
+    say what was done to the model, and are kept with every estimate. `axes` name the dimensions of
+    sites.
     """
 
     name: str
@@ -138,6 +143,7 @@ class Bound:
     output: Output | None
     num_constants: int = 0
     notes: tuple[str, ...] = ()
+    axes: Axes | None = None
 
     def identity(self) -> Identity:
         """What makes two runs runs of the same thing."""

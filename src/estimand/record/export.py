@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import jax
 import numpy as np
 
+from estimand.model import Axes
 from estimand.record.branches import Branch
 from estimand.record.draws import resample
 from estimand.record.parts import SHARED
@@ -98,6 +99,7 @@ def to_datatree(record: Record, rng: np.random.Generator) -> DataTree:
         )
     if not record.draws[0].sites:
         raise ValueError(f"to_datatree: program {record.program!r} has no latent site.")
+    axes = record.provenance.axes
     groups: dict[str, xarray.Dataset] = {}
     for draws in record.draws:
         group = _GROUPS[draws.name]
@@ -108,9 +110,10 @@ def to_datatree(record: Record, rng: np.random.Generator) -> DataTree:
         attributes = {"density": draws.name, "output": label}
         chosen = resample(draws.log_weights, draws.log_weights.size, rng)
         equal = {name: values[chosen] for name, values in draws.sites.items()}
-        groups[group] = _dataset(equal, {**attributes, "weights": "equal"})
+        groups[group] = _dataset(equal, {**attributes, "weights": "equal"}, axes)
         weighted = {**draws.sites, "log_weight": np.log(draws.weights)}
-        groups[f"weighted_{group}"] = _dataset(weighted, {**attributes, "weights": "log_weight"})
+        attributes["weights"] = "log_weight"
+        groups[f"weighted_{group}"] = _dataset(weighted, attributes, axes)
         if group == "posterior":
             values = {
                 f"output{label}": draws.outputs[chosen, k]
@@ -130,13 +133,23 @@ def to_datatree(record: Record, rng: np.random.Generator) -> DataTree:
     return tree
 
 
-def _dataset(values: dict[str, np.ndarray], attributes: dict[str, str]) -> Any:
+def _dataset(
+    values: dict[str, np.ndarray], attributes: dict[str, str], axes: Axes | None = None
+) -> Any:
     import xarray
 
-    variables = {
-        name: (("chain", "draw", *(f"{name}_dim_{k}" for k in range(array.ndim - 1))), array[None])
-        for name, array in values.items()
-    }
+    known = axes or {"dims": {}, "coords": {}}
+    variables: dict[str, Any] = {}
+    coordinates: dict[str, Any] = {}
+    for name, array in values.items():
+        own = [f"{name}_dim_{k}" for k in range(array.ndim - 1)]
+        names = known["dims"].get(name, own)
+        # Names that do not fit the shape are left out.
+        names = names if len(names) == len(own) else own
+        variables[name] = (("chain", "draw", *names), array[None])
+        for dim, length in zip(names, array.shape[1:], strict=True):
+            if len(labels := known["coords"].get(dim, ())) == length:
+                coordinates[dim] = labels
     size = len(next(iter(values.values())))
-    coordinates = {"chain": [0], "draw": np.arange(size)}
+    coordinates |= {"chain": [0], "draw": np.arange(size)}
     return xarray.Dataset(variables, coords=coordinates, attrs=attributes)

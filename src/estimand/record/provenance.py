@@ -25,7 +25,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from estimand.model import Bound, source_text
+from estimand.model import Axes, Bound, source_text
 
 _INSTALLED = tuple(
     sysconfig.get_paths()[kind] for kind in ("stdlib", "platstdlib", "purelib", "platlib")
@@ -38,7 +38,8 @@ _FURTHER = 0x65737469
 class Provenance:
     """What is known of the making of a record; empty for one that was made by hand.
 
-    `keys` are the random keys of the run, several if records were merged.
+    `keys` are the random keys of the run, several if records were merged. `axes` name the
+    dimensions of sites, where a model has such names.
     """
 
     keys: tuple[str, ...] = ()
@@ -48,6 +49,7 @@ class Provenance:
     source: str = ""
     created: str = ""
     versions: dict[str, str] = dataclasses.field(default_factory=dict)
+    axes: Axes | None = None
 
 
 def provenance_of(bound: Bound, method: Any, rng_key: jax.Array) -> Provenance:
@@ -61,6 +63,7 @@ def provenance_of(bound: Bound, method: Any, rng_key: jax.Array) -> Provenance:
         source=identity.source,
         created=datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
         versions=_versions(),
+        axes=bound.axes,
     )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import jax
@@ -114,6 +115,42 @@ def autocorrelation_size(values: np.ndarray) -> np.ndarray:
 
 
 # --- draws that a user has already ---
+
+
+def freeze_draws(settings: Any) -> None:
+    """Stores the setting `draws` as arrays by site, from a dict or from ArviZ's containers."""
+    draws = settings.draws
+    # xarray's containers are mappings, too.
+    is_plain = isinstance(draws, Mapping) and not hasattr(draws, "data_vars")
+    if draws is None or is_plain:
+        return
+    owner, dataset = type(settings).__name__, _posterior(draws)
+    if dataset is None:
+        raise TypeError(
+            f"{owner}: draws is of type {type(draws).__name__}: give a dict of arrays by "
+            "site, or an ArviZ DataTree or InferenceData with a group posterior."
+        )
+    lacking = {"chain", "draw"} - set(dataset.dims)
+    if lacking:
+        raise ValueError(f"{owner}: the posterior of draws has no dimension {sorted(lacking)}.")
+    by_site = {
+        str(name): np.asarray(variable.transpose("chain", "draw", ...).values)
+        for name, variable in dataset.data_vars.items()
+        if {"chain", "draw"} <= set(variable.dims)
+    }
+    object.__setattr__(settings, "draws", by_site)
+
+
+def _posterior(container: Any) -> Any | None:
+    """The data set of posterior draws in one of ArviZ's containers; None if there is none."""
+    if hasattr(container, "data_vars") and not hasattr(container, "children"):
+        return container
+    if hasattr(container, "children"):
+        group = container.children.get("posterior")
+        tree = container if group is None else group
+        return tree.to_dataset() if tree.data_vars else None
+    group = getattr(container, "posterior", None)
+    return group if hasattr(group, "data_vars") else None
 
 
 def check_draws(asker: str, density: Density, draws: Any) -> None:

@@ -2,27 +2,38 @@
 
 from estimand.model.numpyro.branching import BranchingExpectation, Leaf, Values
 from estimand.model.numpyro.guide import SiteDistributions, guide_of, propose
+from estimand.model.numpyro.joint import sample_joint
+from estimand.model.numpyro.mapped import Cube, Mapped
 from estimand.model.numpyro.model import NumpyroModel, source_text
 from estimand.model.numpyro.program import (
+    CONCRETE,
+    Arguments,
     Expectation,
     ExpectationProgram,
     bind,
     expect,
     expectation,
+    expression_of,
 )
 
 __all__ = [
+    "CONCRETE",
+    "Arguments",
     "BranchingExpectation",
+    "Cube",
     "Expectation",
     "ExpectationProgram",
     "Leaf",
+    "Mapped",
     "NumpyroModel",
     "SiteDistributions",
     "Values",
     "bind",
     "expect",
     "expectation",
+    "expression_of",
     "guide_of",
     "propose",
+    "sample_joint",
     "source_text",
 ]

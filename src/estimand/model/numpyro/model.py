@@ -164,7 +164,8 @@ class NumpyroModel:
 
     def values(self, position: jax.Array, data: Data) -> dict[str, jax.Array]:
         sites, _ = self._trace(data, self._substitution(position, data))
-        return {place.name: sites[place.name]["value"] for place in self.places}
+        names = (*(place.name for place in self.places), *self.program.shown)
+        return {name: sites[name]["value"] for name in names}
 
     def redraw(self, rng_key: jax.Array, position: jax.Array, data: Data) -> Redraw:
         sites, _ = self._trace(data, self._substitution(position, data))
@@ -327,19 +328,12 @@ def identity_of(
     program: ExpectationProgram, data: Arguments, path: tuple[Any, ...], arrays: Data
 ) -> Identity:
     """The identity of a bound program, with the constants that it held when it was bound."""
-    asked = (program.functions(data), path)
+    asked = (program.content(data), path)
     return Identity(
         program=asked if program.enumerate is None else (*asked, program.enumerate),
         data=data.arguments(arrays),
-        source=_source_of(program),
+        source=program.source,
     )
-
-
-def _source_of(program: ExpectationProgram) -> str:
-    pieces = [source_text(program.model)]
-    if program.target is not None and (text := source_text(program.target)) not in pieces:
-        pieces.append(text)
-    return "\n".join(pieces)
 
 
 def source_text(function: Any) -> str:

@@ -32,7 +32,7 @@ from estimand.model.layout import (
 )
 from estimand.model.numpyro.constants import Held
 from estimand.model.numpyro.enumeration import summed_out
-from estimand.model.numpyro.model import NumpyroModel, identity_of
+from estimand.model.numpyro.model import NumpyroModel, identity_of, source_text
 from estimand.model.numpyro.sharing import is_same_with_arguments, shared_key
 from estimand.model.numpyro.sites import (
     TRACING,
@@ -44,7 +44,7 @@ from estimand.model.numpyro.sites import (
     drawing_from_prior,
     site_contents,
 )
-from estimand.model.protocol import Bound, Identity, described, kept
+from estimand.model.protocol import Axes, Bound, Identity, described, kept
 from estimand.runtime import SentOnce, in_precision, this_precision
 
 
@@ -126,8 +126,12 @@ class _Itself:
 class ExpectationProgram(SentOnce):
     """A model with a quantity of interest; calling it with data gives an `Expectation`.
 
-    Made by `expectation` and `expect`. `model` is the undecorated NumPyro model.
+    Made by `expectation` and `expect`. `model` is the undecorated NumPyro model. `shown` are the
+    deterministic sites whose values are kept with draws; `axes` the names of dimensions.
     """
+
+    shown: tuple[str, ...] = ()
+    axes: Axes | None = None
 
     def __init__(
         self,
@@ -151,6 +155,16 @@ class ExpectationProgram(SentOnce):
 
     def __repr__(self) -> str:
         return f"<expectation program {self.name!r}; call it with data>"
+
+    @property
+    def source(self) -> str:
+        """The text of the program's functions, for records."""
+        functions = (self.model,) if self.target is None else (self.model, self.target)
+        return "\n".join(dict.fromkeys(map(source_text, functions)))
+
+    def content(self, data: Arguments) -> Any:
+        """What two runs of the same program have in common; it is hashed for records."""
+        return self.functions(data)
 
     def run(self, data: Arguments, arrays: tuple[jax.Array, ...]) -> Any:
         """Runs the model under the caller's handlers and gives the quantity of interest."""
@@ -269,7 +283,9 @@ class Expectation(Bound):
             found = _inspect(self.program, self.data, self.data.arrays, self.output is not None)
         except TypeError as error:
             raise self._wrong_types(error) from error
-        trace = shared_key(found.jaxpr, self.program, f"{self.program.name} {found.latents}")
+        program = self.program
+        name = f"{program.name} {found.latents} {program.shown}"
+        trace = shared_key(found.jaxpr, program, name)
         known = self.__dict__.get("_model")
         if known is None or known[0] != trace:
             known = trace, summed_out(NumpyroModel.of(self, trace), self)
@@ -302,6 +318,10 @@ class Expectation(Bound):
     @property
     def num_constants(self) -> int:  # type: ignore[override]
         return self.data.num_lifted
+
+    @property
+    def axes(self) -> Axes | None:  # type: ignore[override]
+        return self.program.axes
 
     @property
     def name(self) -> str:  # type: ignore[override]
@@ -570,11 +590,18 @@ def _inspect(
         latents = check_sites(program.name, sites)
         output = _describe_output(value, program.name) if needs_output else None
         found.append((latents, output))
-        contents = site_contents(sites)
+        contents = [*site_contents(sites), *(sites[name]["value"] for name in program.shown)]
         return [as_numbers(value), contents] if needs_output else contents
 
     jaxpr = jax.make_jaxpr(run)(shape_of_key(), arrays)
     return _Inspection(*found[0], jaxpr)
+
+
+def expression_of(program: ExpectationProgram, data: Arguments) -> Hashable:
+    """A digest of the expression that JAX traces."""
+    with in_precision("double"):
+        found = _inspect(program, data, data.arrays, True)
+    return shared_key(found.jaxpr, "", f"{found.latents} {program.shown}")
 
 
 def _constants(program: str, jaxpr: Any) -> list[Any]:

@@ -29,6 +29,8 @@ from numpyro.distributions.transforms import (
     Transform,
 )
 
+from estimand.model.numpyro.mapped import Cube, Probit
+
 _LOCATION_SCALE = (
     dist.Normal,
     dist.Cauchy,
@@ -229,6 +231,8 @@ def location_scale(fn: Any, centredness: Any = None) -> Any:
     while isinstance(base, dist.ExpandedDistribution | dist.Independent):
         base = base.base_dist
     shape = fn.shape()
+    if isinstance(base, Cube):
+        return Probit()
     if isinstance(base, (*_LOCATION_SCALE, dist.LogNormal)):
         location, scale = (jnp.broadcast_to(x, shape) for x in (base.loc, base.scale))
         if centredness is not None:
