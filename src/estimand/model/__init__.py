@@ -37,6 +37,16 @@ from estimand.model.protocol import (
     Redraw,
     SummingModel,
 )
+from estimand.model.simulator import (
+    Called,
+    Command,
+    Simulator,
+    SimulatorError,
+    SimulatorExpectation,
+    SimulatorModel,
+    SimulatorProgram,
+    from_simulator,
+)
 
 __all__ = [
     "PARTS",
@@ -45,6 +55,8 @@ __all__ = [
     "Bound",
     "BoundModel",
     "BranchingExpectation",
+    "Called",
+    "Command",
     "Coordinates",
     "Data",
     "Evaluation",
@@ -58,6 +70,11 @@ __all__ = [
     "Output",
     "ProgramError",
     "Redraw",
+    "Simulator",
+    "SimulatorError",
+    "SimulatorExpectation",
+    "SimulatorModel",
+    "SimulatorProgram",
     "Site",
     "SiteDistributions",
     "SummingModel",
@@ -66,6 +83,7 @@ __all__ = [
     "bind",
     "expect",
     "expectation",
+    "from_simulator",
     "guide_of",
     "propose",
     "shape_of_key",
