@@ -34,11 +34,21 @@ from estimand.methods import (
     TABI,
     AdaptiveIS,
     Auto,
+    Economical,
     PosteriorBridge,
     PosteriorMCMC,
     SelfNormalised,
 )
-from estimand.model import Expectation, ExpectationProgram, ProgramError, expect, expectation
+from estimand.model import (
+    Command,
+    Expectation,
+    ExpectationProgram,
+    ProgramError,
+    SimulatorError,
+    expect,
+    expectation,
+    from_simulator,
+)
 from estimand.record import Branch, MergeError, RecordError
 from estimand.runtime import CheckpointError
 from estimand.sampling import geometric, linear
@@ -60,7 +70,9 @@ __all__ = [
     "Branch",
     "BridgeSampling",
     "CheckpointError",
+    "Command",
     "Density",
+    "Economical",
     "Estimate",
     "EstimationError",
     "Evidence",
@@ -76,11 +88,13 @@ __all__ = [
     "RandomWalk",
     "RecordError",
     "SelfNormalised",
+    "SimulatorError",
     "Status",
     "estimate_expectation",
     "event",
     "expect",
     "expectation",
+    "from_simulator",
     "geometric",
     "linear",
     "load",

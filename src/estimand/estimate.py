@@ -21,7 +21,15 @@ import numpy as np
 from estimand import record as records
 from estimand.density import Density
 from estimand.estimators import Estimator
-from estimand.methods import AdaptiveIS, Auto, Method, Run, estimate_branches, interrupted
+from estimand.methods import (
+    AdaptiveIS,
+    Auto,
+    Economical,
+    Method,
+    Run,
+    estimate_branches,
+    interrupted,
+)
 from estimand.model import (
     PARTS,
     Bound,
@@ -29,6 +37,7 @@ from estimand.model import (
     ExpectationProgram,
     Output,
     ProgramError,
+    SimulatorExpectation,
     bind,
 )
 from estimand.record import Contents, Provenance, Question, Record
@@ -404,8 +413,9 @@ def estimate_expectation(
 
     Args:
         expectation: a program called with its data.
-        method: `Auto` by default, which chooses the route itself; or `AdaptiveIS`, `TABI`,
-            `PosteriorBridge`, `SelfNormalised`, `PosteriorMCMC`.
+        method: `Auto` by default, which chooses the route itself, and `Economical` for a
+            simulator; or `AdaptiveIS`, `TABI`, `PosteriorBridge`, `SelfNormalised`,
+            `PosteriorMCMC`.
         rng_key: an int or a JAX key; the same key gives the same result.
         throw: raise `EstimationError` if the status is not `ok`; False returns the estimate, whose
             `status` must then be looked at.
@@ -444,7 +454,8 @@ def estimate_expectation(
         )
     if not isinstance(expectation, Bound):
         raise TypeError(f"expected a bound expectation program, got {expectation!r}.")
-    method = Auto() if method is None else method
+    if method is None:
+        method = Economical() if isinstance(expectation, SimulatorExpectation) else Auto()
     if not isinstance(method, Method):
         hint = ""
         if isinstance(method, Estimator):

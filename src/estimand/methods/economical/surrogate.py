@@ -14,11 +14,11 @@ from typing import NamedTuple
 import numpy as np
 
 # Points that the parameters of the kernel are fitted to, and that the process remembers.
-MAX_FITTED, MAX_KEPT = 250, 700
+MAX_FITTED, MAX_KEPT = 250, 500
 # Distance at which the quadratic kernel bends, in standard deviations of the prior.
 BEND = 2.0
 # Bounds of the logarithms of lengths, of the two scales and of the noise, the kernel's parameters.
-LOG_LENGTH, LOG_SCALE, LOG_NOISE = (-3.0, 5.0), (-5.0, 7.0), (-9.0, 0.0)
+LOG_LENGTH, LOG_SCALE, LOG_NOISE = (-3.0, 5.0), (-6.0, 7.0), (-12.0, 0.0)
 # Predictions are made for so many points at a time.
 PIECE = 4096
 

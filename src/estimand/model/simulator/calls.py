@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from estimand.model.layout import ProgramError
-from estimand.model.simulator.store import Store
+from estimand.model.simulator.store import Memory, Store, keys_of
 from estimand.runtime import SentOnce
 
 # Pieces that each worker of an executor gets of a batch: more of them even out how long they take.
@@ -159,7 +159,7 @@ class Simulator(SentOnce):
 
     def __init__(self, job: Job, executor: Executor | None, path: Path | None):
         self.job, self.executor = job, executor
-        self.store = None if path is None else Store(path, job.inputs, job.outputs)
+        self.memory: Memory | None = None if path is None else Store(path, job.inputs, job.outputs)
         self.num_calls = 0
         self.failures: list[str] = []
         self._lock = threading.RLock()
@@ -167,7 +167,7 @@ class Simulator(SentOnce):
 
     def __getstate__(self) -> dict[str, Any]:
         # Neither pools nor open files travel: a worker calls the function itself.
-        return self.__dict__ | {"executor": None, "store": None, "_lock": None}
+        return self.__dict__ | {"executor": None, "memory": None, "_lock": None}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
@@ -186,21 +186,31 @@ class Simulator(SentOnce):
     def _num_workers(self) -> int:
         return getattr(self.executor, "_max_workers", None) or 8
 
+    def remember(self) -> None:
+        """Keeps every call from now on, so that none is made twice."""
+        if self.memory is None:
+            self.memory = Memory()
+
     def call(self, rows: np.ndarray) -> Called:
-        """What points give, each of them simulated once; those in the file are not again."""
+        """What points give; those that are remembered are not simulated again."""
         rows = np.ascontiguousarray(rows, float)
         with self._lock:
-            if self.store is None:
+            if self.memory is None:
                 return self._simulated(rows)
-            known = [self.store.get(row) for row in rows]
-            fresh = [place for place, item in enumerate(known) if item is None]
+            keys = keys_of(rows)
+            fresh = {key: place for place, key in enumerate(keys) if self.memory.get(key) is None}
             if fresh:
-                self._simulated(rows[fresh])
-                known = [self.store.get(row) for row in rows]
+                self._simulated(rows[sorted(fresh.values())])
+            known = [self.memory.get(key) for key in keys]
         return Called(
             np.stack([item.values for item in known if item is not None]),
             tuple(item.error for item in known if item is not None),
         )
+
+    def again(self, row: np.ndarray) -> np.ndarray:
+        """What a point gives if it is simulated once more."""
+        self.num_calls += 1
+        return self.job.run(row[None])[0][0]
 
     def _simulated(self, rows: np.ndarray) -> Called:
         values, errors = [], []
@@ -208,8 +218,8 @@ class Simulator(SentOnce):
             self.num_calls += len(some)
             values.append(found[0])
             errors += found[1]
-            if self.store is not None:
-                self.store.add(some, *found)
+            if self.memory is not None:
+                self.memory.add(some, *found)
             self._note_failures(some, *found)
         if self.num_calls == len(rows) and all(errors) and len(rows) > 1:
             raise SimulatorError(f"simulate fails at every point; the first failure: {errors[0]}")
@@ -219,7 +229,7 @@ class Simulator(SentOnce):
         self, rows: np.ndarray
     ) -> Iterator[tuple[np.ndarray, tuple[np.ndarray, list[str | None]]]]:
         if self.executor is None:
-            step = 1 if self.job.is_per_point and self.store is not None else len(rows)
+            step = 1 if self.job.is_per_point and self.memory is not None else len(rows)
             for start in range(0, len(rows), step):
                 some = rows[start : start + step]
                 yield some, self.job.run(some)

@@ -1,7 +1,7 @@
 """A file in which every call of a simulator is kept: a line of JSON for each point.
 
 It only grows, can be read and edited by hand, and a last line that was cut off is left out. Numbers
-are written with all their digits, so that a point is found again by its bits.
+are written with all their digits; points are the same if they are so to about ten of them.
 """
 
 from __future__ import annotations
@@ -29,12 +29,30 @@ class Kept(NamedTuple):
     error: str | None
 
 
-class Store:
+class Memory:
+    """The evaluations of a session."""
+
+    def __init__(self) -> None:
+        self._known: dict[bytes, Kept] = {}
+
+    def __len__(self) -> int:
+        return len(self._known)
+
+    def get(self, key: bytes) -> Kept | None:
+        return self._known.get(key)
+
+    def add(self, rows: np.ndarray, values: np.ndarray, errors: list[str | None]) -> None:
+        """Keeps what points gave."""
+        for key, found, error in zip(keys_of(rows), values, errors, strict=True):
+            self._known[key] = Kept(found, error)
+
+
+class Store(Memory):
     """The evaluations in a file, which is made when the first one is added."""
 
     def __init__(self, path: Path, inputs: Shapes, outputs: Shapes):
+        super().__init__()
         self.path = path
-        self._known: dict[bytes, Kept] = {}
         self._num_outputs = outputs.size
         self._header = {
             "kind": KIND,
@@ -46,18 +64,12 @@ class Store:
         if path.exists() and path.stat().st_size:
             self._read()
 
-    def __len__(self) -> int:
-        return len(self._known)
-
-    def get(self, row: np.ndarray) -> Kept | None:
-        return self._known.get(_key(row))
-
     def add(self, rows: np.ndarray, values: np.ndarray, errors: list[str | None]) -> None:
         """Keeps what points gave, on disk before it returns."""
+        super().add(rows, values, errors)
         is_new = not self.path.exists() or not self.path.stat().st_size
         lines = [json.dumps(self._header)] if is_new else []
         for row, found, error in zip(rows, values, errors, strict=True):
-            self._known[_key(row)] = Kept(found, error)
             item: dict[str, Any] = {"point": [_written(x) for x in row]}
             if error is None:
                 item["values"] = [_written(x) for x in found]
@@ -92,15 +104,20 @@ class Store:
             error = item.get("error")
             blank = [math.nan] * self._num_outputs
             values = np.asarray([float(x) for x in item.get("values", blank)])
-            self._known[_key(row)] = Kept(values, error)
+            self._known[keys_of(row[None])[0]] = Kept(values, error)
         if not text.endswith("\n"):
             # A line that was cut off; the next one must not be joined to it.
             with self.path.open("a", encoding="utf-8") as file:
                 file.write("\n")
 
 
-def _key(row: np.ndarray) -> bytes:
-    return np.ascontiguousarray(row, float).tobytes()
+def keys_of(rows: np.ndarray) -> list[bytes]:
+    """What points are found by: their numbers to 36 bits, since coordinates that go to and fro
+    between transforms lose the last ones."""
+    mantissas, exponents = np.frexp(np.asarray(rows, float))
+    rounded = np.round(mantissas * 2.0**36).astype(np.int64)
+    columns = np.concatenate([rounded, exponents.astype(np.int64)], axis=1)
+    return [row.tobytes() for row in columns]
 
 
 def _written(number: float) -> float | str:
