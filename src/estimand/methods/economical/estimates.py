@@ -65,7 +65,9 @@ def _scales(rounds: list[Round], parts: list[Part]) -> np.ndarray:
             for values in (one.pool.values, one.found.values):
                 kind = abs(part.sign)
                 tops[kind] = max(tops[kind], float(part.log_sizes(values).max(initial=-np.inf)))
-    return np.asarray([top if math.isfinite(top := tops[abs(part.sign)]) else 0.0 for part in parts])
+    return np.asarray(
+        [top if math.isfinite(top := tops[abs(part.sign)]) else 0.0 for part in parts]
+    )
 
 
 def sums_of_round(one: Round, parts: list[Part], scales: np.ndarray) -> Sums:
@@ -92,13 +94,17 @@ def _covariance(rows: np.ndarray) -> np.ndarray:
 
 
 def expected_variance(rounds: list[Round], column: int, scale: float) -> float:
-    """Of the corrections to one column of the pools, by what the surrogate says of itself."""
-    variances = [expected_of_round(one, column, scale) for one in rounds]
-    return float(shares_of(rounds) ** 2 @ variances)
+    """Of the corrections to one column of the pools, by what the surrogate says of itself.
+
+    As much of it as one error at the most: if several were to be expected, the evaluations have met
+    them, and their own variance has them.
+    """
+    variances = [_expected_of_round(one, column, scale) for one in rounds]
+    expected = sum(one.size * float(one.pool.misses[column]) for one in rounds)
+    return float(shares_of(rounds) ** 2 @ variances) / max(1.0, expected)
 
 
-def expected_of_round(one: Round, column: int, scale: float) -> float:
-    """The same of one round."""
+def _expected_of_round(one: Round, column: int, scale: float) -> float:
     count = one.pool.chances.size
     log_terms = one.pool.log_weights[:count] - math.log(count)
     with np.errstate(over="ignore"):

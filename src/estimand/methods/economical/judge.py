@@ -9,7 +9,6 @@ import numpy as np
 
 from estimand.methods.economical.estimates import (
     Part,
-    expected_of_round,
     expected_variance,
     shares_of,
     sums_of,
@@ -52,11 +51,13 @@ class Ratios(NamedTuple):
     log_scale: float
 
 
-def judge(target: Target, rounds: list[Round], goal: Goal) -> tuple[OutputEstimate, ...]:
+def judge(
+    target: Target, rounds: list[Round], goal: Goal, slack: float = thresholds.SLACK
+) -> tuple[OutputEstimate, ...]:
     """The estimate of every output, with its parts and findings."""
     normaliser = _evidence(target, rounds, GAMMA)
     return tuple(
-        _judge_output(target, rounds, goal, output, normaliser)
+        _judge_output(target, rounds, goal, output, normaliser, slack)
         for output in range(target.num_outputs)
     )
 
@@ -64,21 +65,19 @@ def judge(target: Target, rounds: list[Round], goal: Goal) -> tuple[OutputEstima
 def estimate(target: Target, rounds: list[Round], output: int) -> OutputEstimate:
     """Value and error of an output alone.
 
-    The error is the one within rounds, or the one that the surrogate expects of itself if that is
-    more: where it errs seldom, the few evaluations may not have met an error yet.
+    The error is the one within rounds, and the one that the surrogate expects of itself: where it
+    errs seldom, the few evaluations may not have met an error yet.
     """
     parts = _parts(target, output)
     sums = sums_of(rounds, parts)
     ratio = _ratio(target, parts, sums.values, sums.scales)
     variance = float(ratio.slope @ sums.covariance @ ratio.slope)
-    expected = _expected(target, parts, ratio, sums.scales, lambda column, scale: (
-        expected_variance(rounds, column, scale)
-    ))
+    expected = _expected(target, rounds, parts, ratio, sums.scales)
     return from_ratio(
         Ratio(
             log_scale=ratio.log_scale,
             value=ratio.value,
-            standard_error=math.sqrt(max(variance, expected, 0.0)),
+            standard_error=math.sqrt(max(variance, 0.0) + expected),
             magnitude=ratio.magnitude,
         ),
         parts=Parts(),
@@ -112,18 +111,23 @@ def _ratio(target: Target, parts: list[Part], values: np.ndarray, scales: np.nda
 
 
 def _expected(
-    target: Target, parts: list[Part], ratio: Ratios, scales: np.ndarray, variance: Any
+    target: Target, rounds: list[Round], parts: list[Part], ratio: Ratios, scales: np.ndarray
 ) -> float:
-    """The variance of the ratio that the surrogate expects."""
-    first = int(target.has_likelihood)
-    found = ratio.slope[-1] ** 2 * variance(first + parts[-1].output, float(scales[-1]))
+    """The variance of the ratio that the surrogate expects beyond what was seen."""
+    first, output = int(target.has_likelihood), parts[-1].output
+    found = ratio.slope[-1] ** 2 * expected_variance(rounds, first + output, float(scales[-1]))
     if first:
-        found += ratio.slope[0] ** 2 * variance(0, float(scales[0]))
+        found += ratio.slope[0] ** 2 * expected_variance(rounds, 0, float(scales[0]))
     return float(found)
 
 
 def _judge_output(
-    target: Target, rounds: list[Round], goal: Goal, output: int, normaliser: Evidence
+    target: Target,
+    rounds: list[Round],
+    goal: Goal,
+    output: int,
+    normaliser: Evidence,
+    slack: float,
 ) -> OutputEstimate:
     evidence = {part.sign: _evidence(target, rounds, part) for part in _parts(target, output)}
     parts = Parts(plus=evidence.get(1), minus=evidence.get(-1), normaliser=normaliser)
@@ -137,7 +141,9 @@ def _judge_output(
     if not ess.z1 > 0 or not normaliser.ess > 0:
         empty = "the target" if normaliser.ess > 0 else "the posterior"
         missing = no_mass(f"no evaluation has mass of {empty}")
-        return without_value(missing, *_nan_findings(target, rounds, output, 0.0), parts=parts, ess=ess)
+        return without_value(
+            missing, *_nan_findings(target, rounds, output, 0.0), parts=parts, ess=ess
+        )
     found = estimate(target, rounds, output)._replace(parts=parts, ess=ess)
     if found.findings:
         return found
@@ -152,7 +158,7 @@ def _judge_output(
             ),
             *_unmet_terms(target, rounds, output, goal.allowed(found)),
             *_disagreement(target, rounds, output),
-            *check_goal(found, goal),
+            *check_goal(found, goal, slack),
         ]
     )
 
@@ -181,7 +187,9 @@ def _evidence(target: Target, rounds: list[Round], part: Part) -> Evidence:
 
 def _log_weights(rounds: list[Round], part: Part) -> np.ndarray:
     pieces = [
-        math.log(share) + np.log(one.counts / one.size) + one.log_factors
+        math.log(share)
+        + np.log(one.counts / one.size)
+        + one.log_factors
         + part.log_sizes(one.found.values)
         for share, one in zip(shares_of(rounds), rounds, strict=True)
     ]
@@ -224,14 +232,10 @@ def _failures(target: Target, one: Round, is_bad: np.ndarray) -> list[str]:
     rows = target.inputs(one.found.points[is_bad])
     outputs = one.found.outputs[is_bad]
     errors = [one.found.errors[place] for place in np.flatnonzero(is_bad)]
-    return [
-        target.simulator.told(*item) for item in zip(rows, outputs, errors, strict=True)
-    ]
+    return [target.simulator.told(*item) for item in zip(rows, outputs, errors, strict=True)]
 
 
-def _unmet_terms(
-    target: Target, rounds: list[Round], output: int, allowed: float
-) -> list[Finding]:
+def _unmet_terms(target: Target, rounds: list[Round], output: int, allowed: float) -> list[Finding]:
     """Terms of an output that no evaluation has met, and that the surrogate cannot rule out."""
     findings, first = [], int(target.has_likelihood)
     for number, look in enumerate(target.looks, target.num_outputs):
@@ -266,11 +270,9 @@ def _disagreement(target: Target, rounds: list[Round], output: int) -> list[Find
         found = sums_of_round(one, parts, sums.scales)
         away = float(whole.slope @ (found.values - sums.values))
         own = float(whole.slope @ found.covariance @ whole.slope)
-        expected = _expected(target, parts, whole, sums.scales, lambda column, scale, one=one: (
-            expected_of_round(one, column, scale)
-        ))
-        if max(own, expected) > 0:
-            distances.append(away**2 / max(own, expected))
+        expected = _expected(target, [one], parts, whole, sums.scales)
+        if own + expected > 0:
+            distances.append(away**2 / (own + expected))
     if not distances or chi2.sf(sum(distances), len(distances)) > thresholds.DISAGREEMENT_RATE:
         return []
     detail = (

@@ -11,7 +11,7 @@ import numpy as np
 
 from estimand.density import Density
 from estimand.methods.economical import rounds as stages
-from estimand.methods.economical.judge import estimate, judge
+from estimand.methods.economical.judge import judge
 from estimand.methods.economical.pool import Proposal
 from estimand.methods.economical.rounds import Evaluated, Round
 from estimand.methods.economical.surrogate import Surrogate
@@ -31,6 +31,8 @@ SAME = 1e-6
 # A run ends before its budget if its error was this share of the requested one, in so many rounds
 # in a row: the rest is a reserve against what the surrogate has not seen. Not measured.
 EARLY_SHARE, EARLY_ROUNDS = 0.2, 3
+# Fewer evaluations than this are no round of their own.
+MIN_LEFT = stages.MIN_ROUND // 2
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, repr=False)
@@ -150,7 +152,7 @@ def _run(method: Economical, entropy: tuple[int, ...], density: Density, runtime
     target.simulator.remember()
     calls_before = target.simulator.num_calls
     state = _first(method, target, named_seed(entropy, "design"), runtime)
-    while state.spent < method.max_evaluations and state.num_precise < EARLY_ROUNDS:
+    while method.max_evaluations - state.spent >= MIN_LEFT and state.num_precise < EARLY_ROUNDS:
         seed = named_seed(entropy, "round", len(state.rounds))
         state = _next(method, target, state, seed, runtime)
         finished = state
@@ -210,9 +212,7 @@ def _simulated(
     for piece in target.simulator.pieces(len(rows)):
         progress = Progress("simulating", spent + piece.start, method.max_evaluations)
         runtime.report(progress)
-        called.append(
-            Called.unpacked(*run_task(runtime, simulate, target.simulator, rows[piece]))
-        )
+        called.append(Called.unpacked(*run_task(runtime, simulate, target.simulator, rows[piece])))
     values = np.concatenate([one.values for one in called])
     errors = tuple(error for one in called for error in one.errors)
     return Evaluated.of(target, points, Called(values, errors))
@@ -236,9 +236,8 @@ def _next(
         pool, chosen, counts, found, stages.scores_of(surrogate, pool, chosen, found), state.spent
     )
     rounds = (*state.rounds, one)
-    outputs = [estimate(target, list(rounds), k) for k in range(target.num_outputs)]
     early = Goal(EARLY_SHARE * method.relative_error, EARLY_SHARE * method.absolute_error)
-    is_precise = all(output.is_within(early) for output in outputs)
+    is_precise = all(output.status for output in judge(target, list(rounds), early, slack=1.0))
     return State(
         known=state.known.joined(found),
         rounds=rounds,

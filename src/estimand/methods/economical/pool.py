@@ -60,7 +60,7 @@ class Proposal(NamedTuple):
         joined = self._joined(target.dimension)
         from_prior = int(rng.binomial(count, PRIOR_SHARE))
         uniforms = rng.random((count - from_prior, target.dimension + 2))
-        points = np.concatenate([target.draw(seed, from_prior), joined.draw(uniforms)])
+        points = np.concatenate([target.draw((*seed, 1), from_prior), joined.draw(uniforms)])
         points = rng.permutation(points)
         log_prior = target.log_prior(points)
         log_density = np.logaddexp(
@@ -80,7 +80,8 @@ class Pool(NamedTuple):
     """Points with what the surrogate says of them.
 
     `log_weights` and `values` are of all points, the other columns of those that can be chosen, the
-    first ones. `log_doubts` are the standard deviations of the integrand that the surrogate allows for, one column
+    first ones. `misses` is the share of choices at which the surrogate expects to be far off, for each
+    column of `log_doubts`. These are the standard deviations of the integrand that the surrogate allows for, one column
     for γ (of ones if there is no likelihood) and each output and look, as logarithms.
     """
 
@@ -88,6 +89,7 @@ class Pool(NamedTuple):
     log_weights: np.ndarray
     values: Values
     log_doubts: np.ndarray
+    misses: np.ndarray
     chances: np.ndarray
     predicted: np.ndarray
     deviations: np.ndarray
@@ -177,29 +179,49 @@ def pool_of(
     every = target.values(drawn.points, outputs)
     values = Values(*(column[:CHOICE] for column in every))
     signs = rng.choice([-1.0, 1.0], predicted.shape)
-    squares = [np.zeros_like(column) for column in _columns(target, values)]
-    tops = [column.max(initial=-np.inf) for column in _columns(target, values)]
-    nodes = []
-    for node in NODES:
-        shifted = surrogate.inverse(predicted + node * signs * deviations)
-        nodes.append(target.values(points, shifted))
-    for other in nodes:
-        tops = [
-            max(top, column.max(initial=-np.inf))
-            for top, column in zip(tops, _columns(target, other), strict=True)
-        ]
-    tops = [top if np.isfinite(top) else 0.0 for top in tops]
-    for weight, other in zip(NODE_WEIGHTS, nodes, strict=True):
-        signed = zip(squares, _signed(target, other, tops), _signed(target, values, tops),
-                     strict=True)
-        squares = [square + weight * (there - here) ** 2 for square, there, here in signed]
-    with np.errstate(divide="ignore"):
-        log_doubts = np.stack(
-            [0.5 * np.log(square) + top for square, top in zip(squares, tops, strict=True)], axis=1
-        )
+    nodes = [
+        target.values(points, surrogate.inverse(predicted + node * signs * deviations))
+        for node in NODES
+    ]
+    doubts = _doubts(target, values, nodes)
     log_sizes = np.stack(_columns(target, values), axis=1)
-    chances = _chances(drawn.log_weights[:CHOICE], log_sizes, log_doubts)
-    return Pool(points, drawn.log_weights, every, log_doubts, chances, predicted, deviations)
+    chances = _chances(drawn.log_weights[:CHOICE], log_sizes, doubts.logs)
+    return Pool(
+        points=points,
+        log_weights=drawn.log_weights,
+        values=every,
+        log_doubts=doubts.logs,
+        misses=chances @ doubts.rates,
+        chances=chances,
+        predicted=predicted,
+        deviations=deviations,
+    )
+
+
+class Doubts(NamedTuple):
+    """Logarithms of the integrand's standard deviations, and how likely it is to be far off."""
+
+    logs: np.ndarray
+    rates: np.ndarray
+
+
+def _doubts(target: Target, values: Values, nodes: list[Values]) -> Doubts:
+    """How far the integrand is elsewhere within the surrogate's error, column by column."""
+    columns = [_columns(target, some) for some in (values, *nodes)]
+    tops = [
+        max(column.max(initial=-np.inf) for column in some) for some in zip(*columns, strict=True)
+    ]
+    tops = [top if np.isfinite(top) else 0.0 for top in tops]
+    here = np.stack(_signed(target, values, tops), axis=1)
+    squares, largest = np.zeros_like(here), np.zeros_like(here)
+    for weight, other in zip(NODE_WEIGHTS, nodes, strict=True):
+        distance = np.abs(np.stack(_signed(target, other, tops), axis=1) - here)
+        squares += weight * distance**2
+        np.maximum(largest, distance, out=largest)
+    with np.errstate(divide="ignore"):
+        logs = 0.5 * np.log(squares) + np.asarray(tops)
+    rates = np.divide(squares, largest**2, out=np.zeros_like(squares), where=largest > 0)
+    return Doubts(logs, rates)
 
 
 def _columns(target: Target, values: Values) -> list[np.ndarray]:
@@ -216,9 +238,7 @@ def _signed(target: Target, values: Values, tops: list[float]) -> list[np.ndarra
     return found + [values.weights(k, tops[first + k]) for k in range(values.signs.shape[1])]
 
 
-def _chances(
-    log_weights: np.ndarray, log_sizes: np.ndarray, log_doubts: np.ndarray
-) -> np.ndarray:
+def _chances(log_weights: np.ndarray, log_sizes: np.ndarray, log_doubts: np.ndarray) -> np.ndarray:
     """By which points are chosen: shares of several kinds, each spread evenly over the targets."""
 
     def spread(logs: np.ndarray) -> np.ndarray | None:

@@ -6,7 +6,7 @@ chances by which n of them are chosen, a round's estimate of ∫ h is
     Σ_j a_j ĥ_j + (1/n) Σ_i (a_i / p_i) (h_i − ĥ_i):
 
 what the surrogate says of the whole pool, corrected by the truth at the chosen points. Given what
-came before, it is unbiased whatever the surrogate is, and the better that is, the smaller its error.
+came before it is unbiased, whatever the surrogate is; the better that is, the smaller its error.
 """
 
 from __future__ import annotations
@@ -86,6 +86,7 @@ class Round(NamedTuple):
 
 
 def design_size(dimension: int) -> int:
+    """Points of the first design."""
     return max(MIN_DESIGN, DESIGN_PER_DIMENSION * dimension)
 
 
@@ -96,9 +97,7 @@ def design(target: Target, seed: tuple[int, ...]) -> np.ndarray:
     return points
 
 
-def fitted(
-    known: Evaluated, before: Surrogate | None, seed: tuple[int, ...]
-) -> Surrogate:
+def fitted(known: Evaluated, before: Surrogate | None, seed: tuple[int, ...]) -> Surrogate:
     """The surrogate of all evaluations that did not fail."""
     rng = np.random.default_rng((*seed, 0))
     is_fine = known.is_fine
@@ -117,6 +116,7 @@ def prepared(
 
 
 def round_size(num_before: int) -> int:
+    """Evaluations of the next round."""
     return max(MIN_ROUND, int(ROUND_SHARE * num_before))
 
 

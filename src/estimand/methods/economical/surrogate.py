@@ -20,7 +20,7 @@ BEND = 2.0
 # Bounds of the logarithms of lengths, of the two scales and of the noise, the kernel's parameters.
 LOG_LENGTH, LOG_SCALE, LOG_NOISE = (-3.0, 5.0), (-6.0, 7.0), (-12.0, 0.0)
 # Predictions are made for so many points at a time.
-PIECE = 4096
+PIECE = 512
 
 
 class Warp(NamedTuple):
@@ -92,9 +92,13 @@ class Kernel(NamedTuple):
 
     def covariance(self, a: np.ndarray, b: np.ndarray) -> np.ndarray:
         """Between the rows of two arrays, without noise."""
-        r = _distances(a * np.exp(-self.log_lengths), b * np.exp(-self.log_lengths))
-        found = math.exp(2 * self.log_scale) * _matern(r)
-        found += math.exp(2 * self.log_quadratic) * _quadratic(a, b) ** 2
+        found = _distances(a * np.exp(-self.log_lengths), b * np.exp(-self.log_lengths))
+        _matern(found)
+        found *= math.exp(2 * self.log_scale)
+        quadratic = _quadratic(a, b)
+        quadratic *= quadratic
+        quadratic *= math.exp(2 * self.log_quadratic)
+        found += quadratic
         return found
 
     def variance(self, a: np.ndarray) -> np.ndarray:
@@ -104,13 +108,21 @@ class Kernel(NamedTuple):
 
 
 def _distances(a: np.ndarray, b: np.ndarray) -> np.ndarray:
-    squares = np.sum(a**2, axis=1)[:, None] + np.sum(b**2, axis=1) - 2 * a @ b.T
-    return np.sqrt(np.maximum(squares, 0.0))
+    squares = a @ b.T
+    squares *= -2
+    squares += np.sum(a**2, axis=1)[:, None]
+    squares += np.sum(b**2, axis=1)
+    np.maximum(squares, 0.0, out=squares)
+    return np.sqrt(squares, out=squares)
 
 
-def _matern(r: np.ndarray) -> np.ndarray:
-    s = math.sqrt(5) * r
-    return (1 + s + s**2 / 3) * np.exp(-s)
+def _matern(r: np.ndarray) -> None:
+    """Puts (1 + s + s²/3) exp(−s) with s = √5 r in the place of distances."""
+    r *= math.sqrt(5)
+    decay = np.exp(-r)
+    r *= r / 3 + 1
+    r += 1
+    r *= decay
 
 
 def _quadratic(a: np.ndarray, b: np.ndarray) -> np.ndarray:
@@ -185,9 +197,7 @@ def fit(
     points, outputs, importance = points[kept], outputs[kept], importance[kept]
     kernel = Kernel.start(points.shape[1]) if before is None else before.kernel
     some = _chosen(importance, MAX_FITTED, rng)
-    warps = tuple(
-        _best_warp(kernel, points[some], column) for column in outputs[some].T
-    )
+    warps = tuple(_best_warp(kernel, points[some], column) for column in outputs[some].T)
     warped = np.stack(
         [warp.forward(column) for warp, column in zip(warps, outputs.T, strict=True)], axis=1
     )
@@ -303,8 +313,9 @@ def _negative_log_likelihood(
     bent = outer * (5 / 3 * decay * (1 + s))
     squares = scaled**2
     rows = bent.sum(axis=1)
-    lengths = 0.5 * (2 * rows @ squares - 2 * np.einsum("ij,ik,jk->k", bent, scaled, scaled,
-                                                         optimize=True))
+    lengths = 0.5 * (
+        2 * rows @ squares - 2 * np.einsum("ij,ik,jk->k", bent, scaled, scaled, optimize=True)
+    )
     slope = np.concatenate(
         [
             lengths,

@@ -100,4 +100,6 @@ def _parsed(printed: str) -> Any:
     try:
         return json.loads(printed)
     except ValueError as error:
-        raise RuntimeError(f"what it printed is not JSON: {printed.strip()[:MAX_TOLD]!r}") from error
+        raise RuntimeError(
+            f"what it printed is not JSON: {printed.strip()[:MAX_TOLD]!r}"
+        ) from error

@@ -255,4 +255,6 @@ class SimulatorExpectation(Bound):
     def __repr__(self) -> str:
         output: Output | None = self.output
         size = 0 if output is None else output.size
-        return f"<expectation of {self.name}: {described(size, [s.name for s in self.model.sites])}>"
+        return (
+            f"<expectation of {self.name}: {described(size, [s.name for s in self.model.sites])}>"
+        )
