@@ -181,8 +181,13 @@ def _evidence(target: Target, rounds: list[Round], part: Part) -> Evidence:
         log_z, variance = -math.inf, math.inf
     zeros: Any = np.zeros(log_weights.size, np.int32)
     points = np.concatenate([one.found.points for one in rounds])
-    arrays: Any = (np.asarray(log_z), np.asarray(variance), log_weights, target.positions(points))
-    return Evidence(*arrays, evaluations=zeros, gradients=zeros, invalid=zeros)
+    arrays: Any = {
+        "log_z": np.asarray(log_z),
+        "relative_variance": np.asarray(variance),
+        "log_weights": log_weights,
+        "positions": target.positions(points),
+    }
+    return Evidence(**arrays, evaluations=zeros, gradients=zeros, invalid=zeros)
 
 
 def _log_weights(rounds: list[Round], part: Part) -> np.ndarray:

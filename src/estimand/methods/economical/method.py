@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import math
 from typing import NamedTuple
 
@@ -139,12 +140,12 @@ class State(NamedTuple):
     rounds: tuple[Round, ...] = ()
     surrogate: Surrogate | None = None
     proposal: Proposal = Proposal(())
-    num_repeated: int = 0
     num_precise: int = 0
 
     @property
     def spent(self) -> int:
-        return len(self.known) + self.num_repeated
+        """Evaluations, with the one that was repeated."""
+        return len(self.known) + 1
 
 
 def _run(method: Economical, entropy: tuple[int, ...], density: Density, runtime: Runtime) -> Run:
@@ -155,8 +156,7 @@ def _run(method: Economical, entropy: tuple[int, ...], density: Density, runtime
     while method.max_evaluations - state.spent >= MIN_LEFT and state.num_precise < EARLY_ROUNDS:
         seed = named_seed(entropy, "round", len(state.rounds))
         state = _next(method, target, state, seed, runtime)
-        finished = state
-        runtime.offer(lambda: _finished(method, target, finished, calls_before))
+        runtime.offer(functools.partial(_finished, method, target, state, calls_before))
     return _finished(method, target, state, calls_before)
 
 
@@ -174,7 +174,7 @@ def _first(method: Economical, target: Target, seed: tuple[int, ...], runtime: R
         )
     place = int(np.argmax(is_fine))
     row = target.inputs(points[place][None])[0]
-    again, count = run_task(runtime, repeated, target.simulator, row, known.outputs[place])
+    again = run_task(runtime, repeated, target.simulator, row, known.outputs[place])
     spread = np.ptp(known.outputs[is_fine], axis=0)
     if (np.abs(again - known.outputs[place]) > SAME * (np.abs(again) + spread)).any():
         raise SimulatorError(
@@ -183,19 +183,15 @@ def _first(method: Economical, target: Target, seed: tuple[int, ...], runtime: R
             "random numbers, or make what they stand for sites of the prior."
         )
     target.learn_scales(known.points[is_fine], known.outputs[is_fine])
-    return State(known, num_repeated=int(count))
+    return State(known)
 
 
-def repeated(
-    simulator: Simulator, row: np.ndarray, known: np.ndarray
-) -> tuple[np.ndarray, np.ndarray]:
-    """A task: what a point gives if it is simulated again, and whether it was.
+def repeated(simulator: Simulator, row: np.ndarray, known: np.ndarray) -> np.ndarray:
+    """A task: what a point gives if it is simulated again.
 
     It is not where no call has been made yet: everything came from a file.
     """
-    if not simulator.num_calls:
-        return known, np.zeros(())
-    return simulator.again(row), np.ones(())
+    return simulator.again(row) if simulator.num_calls else known
 
 
 def simulate(simulator: Simulator, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -243,7 +239,6 @@ def _next(
         rounds=rounds,
         surrogate=surrogate,
         proposal=proposal,
-        num_repeated=state.num_repeated,
         num_precise=state.num_precise + 1 if is_precise else 0,
     )
 
@@ -252,8 +247,8 @@ def _finished(method: Economical, target: Target, state: State, calls_before: in
     """What is known after some rounds, as a method gives it."""
     outputs: tuple[OutputEstimate, ...] = judge(target, list(state.rounds), method.goal)
     outputs = in_plain_coordinates(outputs, target.density)
-    fresh = target.simulator.num_calls - calls_before
+    old = state.spent - (target.simulator.num_calls - calls_before)
     notes = [f"by Economical: {state.spent:,} evaluations, guided by a surrogate"]
-    if fresh < state.spent:
-        notes.append(f"{state.spent - fresh:,} of them were known from before")
+    if old > 0:
+        notes.append(f"{old:,} of them were known from before")
     return Run(outputs, state.spent, 0, notes=tuple(notes))

@@ -80,9 +80,9 @@ class Pool(NamedTuple):
     """Points with what the surrogate says of them.
 
     `log_weights` and `values` are of all points, the other columns of those that can be chosen, the
-    first ones. `misses` is the share of choices at which the surrogate expects to be far off, for each
-    column of `log_doubts`. These are the standard deviations of the integrand that the surrogate allows for, one column
-    for γ (of ones if there is no likelihood) and each output and look, as logarithms.
+    first ones. `log_doubts` are logarithms of the standard deviations that the surrogate allows the
+    integrand: a column for γ, if there is a likelihood, and for each output and look. `misses` is
+    the share of choices at which the surrogate expects to be far off, for each of these.
     """
 
     points: np.ndarray
@@ -108,9 +108,7 @@ def adapted(
         fitted = []
         for number in range(reached.size):
             log_f = _column(target, ladder, number)
-            reached[number], log_weights = _farthest(
-                drawn.log_weights, log_likelihood, log_f, reached[number]
-            )
+            reached[number], log_weights = _farthest(drawn.log_weights, log_likelihood, log_f)
             if np.isfinite(log_weights).any():
                 groups = np.arange(len(drawn.points))
                 fitted.append(mixture.fit(drawn.points, log_weights, groups, rng))
@@ -133,10 +131,7 @@ def _column(target: Target, ladder: np.ndarray, number: int) -> np.ndarray | Non
 
 
 def _farthest(
-    log_weights: np.ndarray,
-    log_likelihood: np.ndarray,
-    log_f: np.ndarray | None,
-    reached: float,
+    log_weights: np.ndarray, log_likelihood: np.ndarray, log_f: np.ndarray | None
 ) -> tuple[float, np.ndarray]:
     """How far along the path enough points are effective, and their weights there."""
 

@@ -146,7 +146,7 @@ class Target:
 
 def _reading_of(density: Density) -> Reading:
     avals = tuple(jax.typeof(array) for array in density.arrays)
-    return _reading(density.model, avals, jnp.result_type(float))  # type: ignore[arg-type]
+    return _reading(density.model, avals, jnp.result_type(float))
 
 
 @functools.lru_cache(maxsize=NUM_KEPT_MODELS)

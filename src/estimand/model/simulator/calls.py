@@ -248,14 +248,14 @@ class Simulator(SentOnce):
         self, rows: np.ndarray, values: np.ndarray, errors: Sequence[str | None]
     ) -> None:
         is_bad = ~np.isfinite(values).all(axis=1)
-        for place in np.flatnonzero(is_bad):
+        for place in map(int, np.flatnonzero(is_bad)):
             if len(self.failures) < MAX_FAILURES:
                 self.failures.append(self.told(rows[place], values[place], errors[place]))
 
     def told(self, row: np.ndarray, values: np.ndarray, error: str | None) -> str:
         """A failure in words, with its point."""
-        what = error if error is not None else f"gave {np.array2string(values, threshold=4)}"
-        return f"{what} at {self.point_text(row)}"
+        given = np.array2string(values[0] if values.size == 1 else values, threshold=4)
+        return f"{f'gave {given}' if error is None else error} at {self.point_text(row)}"
 
     def point_text(self, row: np.ndarray) -> str:
         """A point by the names of its sites."""
