@@ -101,6 +101,7 @@ def adapted(
     """The proposal fitted to the surrogate's targets, step by step from the one before."""
     rng = np.random.default_rng((*seed, 1))
     reached = np.zeros(num_targets(target))
+    is_first = not proposal.fitted
     for step in range(MAX_STEPS):
         drawn = proposal.draw(target, SCOUTS, (*seed, 2, step))
         outputs = surrogate.inverse(surrogate.mean(drawn.points))
@@ -113,7 +114,7 @@ def adapted(
                 groups = np.arange(len(drawn.points))
                 fitted.append(mixture.fit(drawn.points, log_weights, groups, rng))
         proposal = Proposal(tuple(fitted))
-        if (reached >= 1).all() and step > 0:
+        if (reached >= 1).all() and not (is_first and step == 0):
             break
     return proposal
 

@@ -19,6 +19,8 @@ MAX_FITTED, MAX_KEPT = 250, 500
 BEND = 2.0
 # Bounds of the logarithms of lengths, of the two scales and of the noise, the kernel's parameters.
 LOG_LENGTH, LOG_SCALE, LOG_NOISE = (-3.0, 5.0), (-6.0, 7.0), (-12.0, 0.0)
+# Steps of the search for the kernel's parameters, at first and from where it was before.
+FIRST_STEPS, FURTHER_STEPS = 40, 12
 # Predictions are made for so many points at a time.
 PIECE = 512
 
@@ -204,7 +206,8 @@ def fit(
     shift = warped[some].mean(axis=0)
     spread = warped[some].std(axis=0)
     spread = np.where(spread > 0, spread, 1.0)
-    kernel = _fitted(kernel, points[some], (warped[some] - shift) / spread)
+    num_steps = FIRST_STEPS if before is None else FURTHER_STEPS
+    kernel = _fitted(kernel, points[some], (warped[some] - shift) / spread, num_steps)
     factor = _factor(kernel, points)
     relative = (warped - shift) / spread
     solved = _solve(factor, relative)
@@ -267,7 +270,7 @@ def _best_warp(kernel: Kernel, points: np.ndarray, y: np.ndarray) -> Warp:
     return best
 
 
-def _fitted(kernel: Kernel, points: np.ndarray, outputs: np.ndarray) -> Kernel:
+def _fitted(kernel: Kernel, points: np.ndarray, outputs: np.ndarray, num_steps: int) -> Kernel:
     """The kernel of the largest likelihood, with weak priors that keep lengths within reason."""
     from scipy.optimize import minimize
 
@@ -282,7 +285,12 @@ def _fitted(kernel: Kernel, points: np.ndarray, outputs: np.ndarray) -> Kernel:
 
     start = np.clip(kernel.theta, *np.transpose(kernel.bounds))
     found = minimize(
-        cost, start, jac=True, method="L-BFGS-B", bounds=kernel.bounds, options={"maxiter": 40}
+        cost,
+        start,
+        jac=True,
+        method="L-BFGS-B",
+        bounds=kernel.bounds,
+        options={"maxiter": num_steps},
     )
     return Kernel.of(found.x if np.isfinite(found.fun) else start)
 
