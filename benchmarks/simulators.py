@@ -1,8 +1,8 @@
 """Failure probabilities with at most 1,000 calls of the limit state: Economical, and OpenTURNS.
 
 `python -m benchmarks.simulators` runs Economical over seeds; what OpenTURNS does with as many calls
-is run by `python -m benchmarks.peers.openturns_calls` where that is installed, which needs nothing
-but OpenTURNS and NumPy. `python -m benchmarks.simulators --write` puts both into docs/simulators.md.
+is run by `python -m benchmarks.peers.openturns_calls` where that is installed; it needs nothing
+but OpenTURNS and NumPy. With --write both go into docs/simulators.md.
 """
 
 import json
@@ -16,7 +16,7 @@ from problems.limit_states import COMPARED, HELD_OUT, HOSTILE, LIMIT_STATES
 
 NAME = "simulators"
 BUDGET = 1000
-SEEDS = {"compared": 20, "held out": 20, "hostile": 10}
+SEEDS = {"compared": 20, "held out": 10, "hostile": 5}
 GROUPS = {"compared": COMPARED, "held out": HELD_OUT, "hostile": HOSTILE}
 PAGE = Path(__file__).parents[1] / "docs" / "simulators.md"
 START, END = "<!-- table -->", "<!-- end of the table -->"

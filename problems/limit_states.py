@@ -59,9 +59,11 @@ class LimitState(NamedTuple):
         import estimand as ep
 
         prior = {f"x{k}": _distribution(item) for k, item in enumerate(self.marginals)}
-        return ep.from_simulator(
-            self.simulate, prior=prior, f=lambda sites, margin: margin < 0, **settings
-        )
+        return ep.from_simulator(self.simulate, prior=prior, f=_is_negative, **settings)
+
+
+def _is_negative(_sites: dict[str, Any], margin: Any) -> Any:
+    return margin < 0
 
 
 def _distribution(marginal: Marginal) -> Any:

@@ -168,7 +168,7 @@ def test_a_simulator_that_always_fails_is_refused() -> None:
     def simulate(points: dict[str, np.ndarray]) -> np.ndarray:
         raise OSError("no licence")
 
-    with pytest.raises(ep.SimulatorError, match="fails at every point.*OSError: no licence"):
+    with pytest.raises(ep.SimulatorError, match=r"fails at every point.*OSError: no licence"):
         ep.estimate_expectation(failure_of(simulate), few())
 
 

@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from estimand.density import MAGNITUDE
 from estimand.methods.economical.rounds import Round
 from estimand.methods.economical.target import Values
 
@@ -16,7 +17,7 @@ POWER = 2.0
 
 
 class Part(NamedTuple):
-    """γ, whose sign is 0, or γf± of an output."""
+    """γ, whose sign is 0, γf± of an output, or γ|f| (`MAGNITUDE`)."""
 
     sign: int
     output: int
@@ -24,7 +25,8 @@ class Part(NamedTuple):
     def log_sizes(self, values: Values) -> np.ndarray:
         """log of the likelihood times f±."""
         if self.sign:
-            return values.log_weights(self.output, self.sign)
+            sign = 0 if self.sign == MAGNITUDE else self.sign
+            return values.log_weights(self.output, sign)
         found = values.log_likelihood
         return np.where(np.isfinite(found), found, -np.inf)
 

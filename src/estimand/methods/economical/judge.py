@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from estimand.density import MAGNITUDE
 from estimand.methods.economical.estimates import (
     Part,
     expected_variance,
@@ -16,8 +17,8 @@ from estimand.methods.economical.estimates import (
 )
 from estimand.methods.economical.rounds import Round
 from estimand.methods.economical.target import Target
+from estimand.sampling import effective_sample_size
 from estimand.trust import (
-    PART_NAMES,
     UNMET,
     EffectiveSizes,
     Evidence,
@@ -35,7 +36,7 @@ from estimand.trust import (
     without_value,
 )
 
-# Effective evaluations that every part needs. Not measured.
+# Effective evaluations that γ and γ|f| need. Not measured.
 MIN_EFFECTIVE = 20.0
 # The last rounds, whose estimates must agree with each other.
 NUM_COMPARED = 6
@@ -131,12 +132,11 @@ def _judge_output(
 ) -> OutputEstimate:
     evidence = {part.sign: _evidence(target, rounds, part) for part in _parts(target, output)}
     parts = Parts(plus=evidence.get(1), minus=evidence.get(-1), normaliser=normaliser)
-    sizes = {sign: one.ess for sign, one in evidence.items()}
     ess = EffectiveSizes(
-        z1=max((size for sign, size in sizes.items() if sign), default=0.0),
+        z1=effective_sample_size(_log_weights(rounds, Part(MAGNITUDE, output))),
         z2=normaliser.ess,
-        plus=sizes.get(1, math.nan),
-        minus=sizes.get(-1, math.nan),
+        plus=math.nan if parts.plus is None else parts.plus.ess,
+        minus=math.nan if parts.minus is None else parts.minus.ess,
     )
     if not ess.z1 > 0 or not normaliser.ess > 0:
         empty = "the target" if normaliser.ess > 0 else "the posterior"
@@ -150,12 +150,8 @@ def _judge_output(
     return found.with_findings(
         [
             *_nan_findings(target, rounds, output, found.magnitude),
-            *(
-                finding
-                for field, name in PART_NAMES.items()
-                if parts.matters(field) and (target.has_likelihood or field != "normaliser")
-                for finding in check_size(getattr(parts, field).ess, name, MIN_EFFECTIVE)
-            ),
+            *check_size(ess.z1, "Z1", MIN_EFFECTIVE),
+            *(check_size(ess.z2, "Z2", MIN_EFFECTIVE) if target.has_likelihood else ()),
             *_unmet_terms(target, rounds, output, goal.allowed(found)),
             *_disagreement(target, rounds, output),
             *check_goal(found, goal, slack),

@@ -216,7 +216,8 @@ def _doubts(target: Target, values: Values, nodes: list[Values]) -> Doubts:
         np.maximum(largest, distance, out=largest)
     with np.errstate(divide="ignore"):
         logs = 0.5 * np.log(squares) + np.asarray(tops)
-    rates = np.divide(squares, largest**2, out=np.zeros_like(squares), where=largest > 0)
+    most = largest**2
+    rates = np.divide(squares, most, out=np.zeros_like(squares), where=most > 0)
     return Doubts(logs, rates)
 
 
