@@ -12,12 +12,12 @@ from pathlib import Path
 import numpy as np
 
 from benchmarks.measure import parser, read_results, write_record
-from problems.limit_states import COMPARED, HELD_OUT, HOSTILE, LIMIT_STATES
+from problems.limit_states import COMPARED, FRESH, HELD_OUT, HOSTILE, LIMIT_STATES
 
 NAME = "simulators"
 BUDGET = 1000
-SEEDS = {"compared": 20, "held out": 10, "hostile": 5}
-GROUPS = {"compared": COMPARED, "held out": HELD_OUT, "hostile": HOSTILE}
+SEEDS = {"compared": 20, "held out": 10, "fresh": 10, "hostile": 5}
+GROUPS = {"compared": COMPARED, "held out": HELD_OUT, "fresh": FRESH, "hostile": HOSTILE}
 PAGE = Path(__file__).parents[1] / "docs" / "simulators.md"
 START, END = "<!-- table -->", "<!-- end of the table -->"
 PEERS = {

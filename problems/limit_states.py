@@ -124,6 +124,31 @@ def wiggle(x: Array) -> Array:
     return 3 - x[:, 0] + 0.5 * np.sin(6 * x[:, 1])
 
 
+def rastrigin(x: Array) -> Array:
+    """Failure in many islands."""
+    return 10 - np.sum(x**2 - 5 * np.cos(2 * math.pi * x), axis=1)
+
+
+def oscillator(x: Array) -> Array:
+    """A nonlinear oscillator under a pulse: masses, stiffnesses, yield, force and duration."""
+    mass, first, second, limit, force, duration = x.T
+    squared = (first + second) / mass
+    swing = np.sin(np.sqrt(squared) * duration / 2)
+    return 3 * limit - np.abs(2 * force / (mass * squared) * swing)
+
+
+def roof(x: Array) -> Array:
+    """The deflection of a roof truss of steel and concrete."""
+    load, length, steel, concrete, steel_modulus, concrete_modulus = x.T
+    compliance = 3.81 / (concrete * concrete_modulus) + 1.13 / (steel * steel_modulus)
+    return 0.03 - load * length**2 / 2 * compliance
+
+
+def ishigami(x: Array) -> Array:
+    first = np.sin(x[:, 0])
+    return 10.5 - first - 7 * np.sin(x[:, 1]) ** 2 - 0.1 * x[:, 2] ** 4 * first
+
+
 # The seven that the method is compared on.
 COMPARED = {
     "four_branch": LimitState(normal(count=2), four_branch, 2.22279507e-3),
@@ -151,7 +176,7 @@ COMPARED = {
     ),
 }
 
-# Those that the method was not made on.
+# Others of the same set.
 HELD_OUT = {
     "rp8": LimitState(
         lognormal(120, 12, 4) + lognormal(50, 10) + lognormal(40, 8),
@@ -223,4 +248,40 @@ HOSTILE = {
     "wiggle": LimitState(normal(count=2), wiggle, 2.25926818e-3),
 }
 
-LIMIT_STATES = COMPARED | HELD_OUT | HOSTILE
+# Run for the first time when the method was finished. The first two by a grid of 17,001 × 17,001
+# points, the others by ten million plain draws, whose relative errors are 0.2 %, 0.3 % and 0.2 %.
+FRESH = {
+    "rastrigin": LimitState(normal(count=2), rastrigin, 7.29794e-2),
+    "cubic": LimitState(
+        (*normal(10, 5), *normal(9.9, 5)),
+        lambda x: x[:, 0] ** 3 + x[:, 1] ** 3 - 18,
+        5.70875e-3,
+    ),
+    "oscillator": LimitState(
+        (
+            *normal(1, 0.05),
+            *normal(1, 0.1),
+            *normal(0.1, 0.01),
+            *normal(0.5, 0.05),
+            *normal(1, 0.2),
+            *normal(1, 0.2),
+        ),
+        oscillator,
+        0.028573,
+    ),
+    "roof": LimitState(
+        (
+            *normal(20_000, 1400),
+            *normal(12, 0.12),
+            *normal(9.82e-4, 5.982e-5),
+            *normal(0.04, 0.0048),
+            *normal(1e11, 6e9),
+            *normal(2e10, 1.2e9),
+        ),
+        roof,
+        9.5374e-3,
+    ),
+    "ishigami": LimitState((Marginal("uniform", -math.pi, math.pi),) * 3, ishigami, 3.1156e-2),
+}
+
+LIMIT_STATES = COMPARED | HELD_OUT | FRESH | HOSTILE

@@ -38,6 +38,7 @@ from estimand.model import (
     Output,
     ProgramError,
     SimulatorExpectation,
+    SimulatorProgram,
     bind,
 )
 from estimand.record import Contents, Provenance, Question, Record
@@ -447,7 +448,7 @@ def estimate_expectation(
         >>> abs(result.value - 2.5) < 4 * result.standard_error
         True
     """
-    if isinstance(expectation, ExpectationProgram):
+    if isinstance(expectation, ExpectationProgram | SimulatorProgram):
         raise TypeError(
             f"program {expectation.name!r} is not bound to data: call it first, as in "
             f"estimate_expectation({expectation.name}(data))."

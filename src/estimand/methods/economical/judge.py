@@ -277,7 +277,7 @@ def _disagreement(target: Target, rounds: list[Round], output: int) -> list[Find
     if not distances or chi2.sf(sum(distances), len(distances)) > thresholds.DISAGREEMENT_RATE:
         return []
     detail = (
-        f"the estimates of the last {len(distances)} rounds are {math.sqrt(max(distances)):.1f} "
+        f"the estimates of the last {len(distances)} rounds are {math.sqrt(max(distances)):.2g} "
         "standard errors away from the whole"
     )
     return [Finding(Status.replicates_disagree, None, detail, "agreement")]

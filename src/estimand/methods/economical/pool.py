@@ -141,8 +141,9 @@ def _farthest(
         if log_f is not None:
             count = log_f.shape[1]
             parts = np.clip(1 - np.abs(count * share - np.arange(1, count + 1)), 0.0, 1.0)
-            for rung in np.flatnonzero(parts):
-                found = found + _scaled(parts[rung], log_f[:, rung])
+            with np.errstate(invalid="ignore"):
+                for rung in np.flatnonzero(parts):
+                    found = found + _scaled(parts[rung], log_f[:, rung])
         return np.where(np.isfinite(found), found, -np.inf)
 
     if effective_sample_size(at(1.0)) >= MIN_EFFECTIVE:

@@ -21,6 +21,8 @@ from estimand.target import Look, Reading, read
 # Rows that compiled code takes at a time: a batch of the simulator, and a pool.
 SMALL, LARGE = 256, 8192
 NUM_PRIOR_DRAWS = LARGE
+# A prior whose standard deviation is so many times what its quantiles say has heavy tails.
+HEAVY = 2.0
 
 
 class Values(NamedTuple):
@@ -59,9 +61,7 @@ class Target:
         self.model: SimulatorModel = self.density.model  # type: ignore[assignment]
         self.simulator = self.model.simulator
         positions = prior_positions(self.density, seed, NUM_PRIOR_DRAWS)
-        self.centre = positions.mean(axis=0)
-        spread = positions.std(axis=0)
-        self.spread = np.where(spread > 0, spread, 1.0)
+        self.centre, self.spread = _middle_and_spread(positions)
         self.prior_draws = self.whitened(positions)
         self.scales: np.ndarray | None = None
 
@@ -142,6 +142,15 @@ class Target:
         size = SMALL if len(rows) <= SMALL else LARGE
         dtype = jnp.result_type(float)
         return in_chunks(lambda some: function(self.density, some), rows.astype(dtype), size)
+
+
+def _middle_and_spread(positions: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Mean and standard deviation, or quantiles of a prior that may have neither."""
+    mean, deviation = positions.mean(axis=0), positions.std(axis=0)
+    low, median, high = np.quantile(positions, [0.16, 0.5, 0.84], axis=0)
+    is_heavy = deviation > HEAVY * (high - low) / 2
+    spread = np.where(is_heavy, (high - low) / 2, deviation)
+    return np.where(is_heavy, median, mean), np.where(spread > 0, spread, 1.0)
 
 
 def _reading_of(density: Density) -> Reading:

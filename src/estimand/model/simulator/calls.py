@@ -76,9 +76,12 @@ class Job(NamedTuple):
     is_per_point: bool
 
     def run(self, rows: np.ndarray) -> tuple[np.ndarray, list[str | None]]:
-        """Values and errors of some points; a batch that fails is tried again point by point."""
+        """Values and errors of some points; a batch that fails is tried again point by point.
+
+        The function is given copies: it may work in its arguments.
+        """
         if not self.is_per_point:
-            points = self.inputs.by_name(rows)
+            points = self.inputs.by_name(rows.copy())
             if len(rows) == 1:
                 return self._alone(points)
             try:
@@ -87,7 +90,7 @@ class Job(NamedTuple):
                 found = None
             if found is not None:
                 return self._checked(found, len(rows)), [None] * len(rows)
-        pieces = [self._alone(self.inputs.by_name(row[None])) for row in rows]
+        pieces = [self._alone(self.inputs.by_name(row[None].copy())) for row in rows]
         return (
             np.concatenate([values for values, _ in pieces]),
             [error for _, errors in pieces for error in errors],

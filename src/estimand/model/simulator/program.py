@@ -142,8 +142,8 @@ class SimulatorProgram(SentOnce):
     def __repr__(self) -> str:
         return f"<expectation program {self.name!r}; call it with data>"
 
-    def __call__(self, *data: Any) -> SimulatorExpectation:
-        given = bind(self._program, (self._blank(), *data), {})
+    def __call__(self, *data: Any, **named: Any) -> SimulatorExpectation:
+        given = bind(self._program, (self._blank(), *data), named)
         if not isinstance(given, Expectation):
             raise ProgramError(
                 f"simulator {self.name!r}: a prior with branching sites is not supported: leave "
@@ -168,10 +168,10 @@ class SimulatorProgram(SentOnce):
     def _program(self) -> ExpectationProgram:
         prior, likelihood, f = self.prior, self.likelihood, self.f
 
-        def given(simulated: Any, *data: Any) -> Any:
+        def given(simulated: Any, *data: Any, **named: Any) -> Any:
             sites = _drawn(prior)
             if likelihood is not None:
-                log_likelihood = likelihood(dict(sites), simulated, *data)
+                log_likelihood = likelihood(dict(sites), simulated, *data, **named)
                 if log_likelihood is not None:
                     numpyro.factor("_log_likelihood", jnp.sum(log_likelihood))
             return f(dict(sites), simulated)
