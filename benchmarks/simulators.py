@@ -16,7 +16,7 @@ from problems.limit_states import COMPARED, FRESH, HELD_OUT, HOSTILE, LIMIT_STAT
 
 NAME = "simulators"
 BUDGET = 1000
-SEEDS = {"compared": 20, "held out": 10, "fresh": 10, "hostile": 5}
+SEEDS = {"compared": 10, "held out": 5, "fresh": 5, "hostile": 3}
 GROUPS = {"compared": COMPARED, "held out": HELD_OUT, "fresh": FRESH, "hostile": HOSTILE}
 PAGE = Path(__file__).parents[1] / "docs" / "simulators.md"
 START, END = "<!-- table -->", "<!-- end of the table -->"

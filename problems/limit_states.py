@@ -3,7 +3,7 @@
 RP numbers are those of TNO's Black-box Reliability Challenge as kept in `openturns/otbenchmark`.
 Several of the references published there are off in the third digit: the probabilities here are by
 quadrature. The others were made to be hard for a surrogate, each in its own way, and have closed
-forms. Only NumPy is imported, so that other libraries can run them in an environment of their own.
+forms, or are by a grid. Only NumPy is imported, so that other libraries can run them in an environment of their own.
 """
 
 from __future__ import annotations
@@ -149,6 +149,12 @@ def ishigami(x: Array) -> Array:
     return 10.5 - first - 7 * np.sin(x[:, 1]) ** 2 - 0.1 * x[:, 2] ** 4 * first
 
 
+def well(x: Array) -> Array:
+    """A plane, and a narrow well that no slope leads to and that has a third of the failures."""
+    depth = np.exp(-((x[:, 0] + 3) ** 2 + (x[:, 1] + 3) ** 2) / 0.5)
+    return 4 - x[:, 0] - 10 * depth
+
+
 # The seven that the method is compared on.
 COMPARED = {
     "four_branch": LimitState(normal(count=2), four_branch, 2.22279507e-3),
@@ -246,6 +252,7 @@ HOSTILE = {
     "several": LimitState(normal(count=4), several, 7.42127602e-5),
     "ball": LimitState(normal(count=10), lambda x: 45 - (x**2).sum(axis=1), 2.17472726e-6),
     "wiggle": LimitState(normal(count=2), wiggle, 2.25926818e-3),
+    "well": LimitState(normal(count=2), well, 4.8838e-5),
 }
 
 # Run for the first time when the method was finished. The first two by a grid of 17,001 × 17,001

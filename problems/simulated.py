@@ -26,7 +26,7 @@ LIMIT = 0.12
 
 
 @functools.cache
-def geometry() -> tuple[Array, Array, Array, int]:
+def geometry() -> tuple[Array, Array, NDArray[np.bool_], int]:
     """Bars as rows of direction cosines by free displacement, their lengths, whether they are
     chords, and the displacement in the middle."""
     lower = [(WIDTH * k, 0.0) for k in range(NUM_PANELS + 1)]

@@ -237,7 +237,7 @@ def test_a_time_limit_is_obeyed() -> None:
 
 def test_what_cannot_be_done_is_refused() -> None:
     def refused(match: str, method: ep.Economical | None = None, **statement: Any) -> None:
-        settings = {"prior": LINE, "f": lambda sites, g: jnp.sum(g) < 0} | statement
+        settings: dict[str, Any] = {"prior": LINE, "f": lambda sites, g: jnp.sum(g) < 0} | statement
         program = ep.from_simulator(first_of, **settings)
         with pytest.raises(ep.ProgramError, match=match):
             ep.estimate_expectation(program(), method)

@@ -218,7 +218,7 @@ def test_wrong_statements_are_refused_before_any_call() -> None:
     with pytest.raises(TypeError, match=r"from_simulator: f must be a function"):
         ep.from_simulator(parabola, prior=PLANE, f=3)  # type: ignore[arg-type]
     with pytest.raises(TypeError, match=r"at 'x' it has 1.0"):
-        ep.from_simulator(parabola, prior={"x": 1.0}, f=is_negative)  # type: ignore[dict-item]
+        ep.from_simulator(parabola, prior={"x": 1.0}, f=is_negative)
     with pytest.raises(ValueError, match=r"outputs must be a shape"):
         ep.from_simulator(parabola, prior=PLANE, f=is_negative, outputs=(0,))
     with pytest.raises(TypeError, match=r"executor must be a concurrent.futures.Executor"):

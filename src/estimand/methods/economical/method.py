@@ -35,6 +35,13 @@ EARLY_SHARE, EARLY_ROUNDS = 0.2, 3
 # Fewer evaluations than this are no round of their own.
 MIN_LEFT = stages.MIN_ROUND // 2
 
+SURPRISED = Finding(
+    Status.not_converged,
+    None,
+    "the last evaluations are where the surrogate was sure, and show that it was wrong",
+    "surprise",
+)
+
 
 @dataclasses.dataclass(frozen=True, kw_only=True, repr=False)
 class Economical(Settings):
@@ -43,7 +50,8 @@ class Economical(Settings):
     A Gaussian process of all evaluations so far says where the integrand is large and where it is
     in doubt; the simulator is asked there. The estimate is what the process says of many points,
     corrected by the truth at some of them, so that it is unbiased whatever the process is, and its
-    error is known. Every round of evaluations corrects the process that the rounds before it made.
+    error is known. Every round of evaluations corrects the process that the rounds before it made, and
+    some of them only look where it sees nothing.
 
     Args:
         max_evaluations: points that are simulated at the most.
@@ -141,6 +149,8 @@ class State(NamedTuple):
     surrogate: Surrogate | None = None
     proposal: Proposal = Proposal(())
     num_precise: int = 0
+    num_looks: int = 0
+    is_surprised: bool = False
 
     @property
     def spent(self) -> int:
@@ -153,7 +163,10 @@ def _run(method: Economical, entropy: tuple[int, ...], density: Density, runtime
     target.simulator.remember()
     calls_before = target.simulator.num_calls
     state = _first(method, target, named_seed(entropy, "design"), runtime)
-    while method.max_evaluations - state.spent >= MIN_LEFT and state.num_precise < EARLY_ROUNDS:
+    wanted = stages.num_looks(target.dimension, method.max_evaluations)
+    while method.max_evaluations - state.spent >= MIN_LEFT:
+        if state.num_precise >= EARLY_ROUNDS and state.num_looks >= wanted:
+            break
         seed = named_seed(entropy, "round", len(state.rounds))
         state = _next(method, target, state, seed, runtime)
         runtime.offer(functools.partial(_finished, method, target, state, calls_before))
@@ -223,29 +236,52 @@ def _next(
     surrogate = dataclasses.replace(surrogate, doubt=stages.doubt_of(list(state.rounds)))
     proposal, pool = stages.prepared(target, surrogate, state.proposal, seed)
     left = method.max_evaluations - state.spent
-    count = stages.round_size(len(state.known))
-    # A last round of few evaluations would be none of its own.
-    count = left if left < count + stages.MIN_ROUND else count
+    count, looking = _sizes(method, target, state, left)
     chosen, counts = stages.choose(pool, count, seed)
-    found = _simulated(method, target, pool.points[chosen], runtime, state.spent)
+    points = pool.points[chosen]
+    others = stages.looks(np.concatenate([state.known.points, points]), pool, looking, seed)
+    every = _simulated(method, target, np.concatenate([points, others]), runtime, state.spent)
+    found = every.first(len(points))
     one = Round(
         pool, chosen, counts, found, stages.scores_of(surrogate, pool, chosen, found), state.spent
     )
-    rounds = (*state.rounds, one)
+    # What a surrogate said that was sure and wrong is not counted; its evaluations stay known.
+    rounds = (one,) if state.is_surprised else (*state.rounds, one)
+    is_surprised = stages.is_surprised(target, surrogate, state.known, every)
     early = Goal(EARLY_SHARE * method.relative_error, EARLY_SHARE * method.absolute_error)
-    is_precise = all(output.status for output in judge(target, list(rounds), early, slack=1.0))
+    is_precise = not is_surprised and all(
+        output.status for output in judge(target, list(rounds), early, slack=1.0)
+    )
     return State(
-        known=state.known.joined(found),
-        rounds=rounds,
+        known=state.known.joined(every),
+        rounds=(one,) if is_surprised else rounds,
         surrogate=surrogate,
         proposal=proposal,
         num_precise=state.num_precise + 1 if is_precise else 0,
+        num_looks=state.num_looks + looking,
+        is_surprised=is_surprised,
     )
+
+
+def _sizes(method: Economical, target: Target, state: State, left: int) -> tuple[int, int]:
+    """Evaluations of the next round that are chosen by the surrogate, and that only look."""
+    missing = stages.num_looks(target.dimension, method.max_evaluations) - state.num_looks
+    size = stages.round_size(len(state.known))
+    looking = int(stages.LOOKS_OF_ROUND * size)
+    if state.num_precise >= EARLY_ROUNDS:
+        size, looking = stages.MIN_ROUND, stages.round_size(len(state.known))
+    looking = max(0, min(missing, looking, left - stages.MIN_ROUND))
+    # A last round of few evaluations would be none of its own.
+    if left - size - looking < stages.MIN_ROUND:
+        size = left - looking
+    return size, looking
 
 
 def _finished(method: Economical, target: Target, state: State, calls_before: int) -> Run:
     """What is known after some rounds, as a method gives it."""
     outputs: tuple[OutputEstimate, ...] = judge(target, list(state.rounds), method.goal)
+    if state.is_surprised:
+        outputs = tuple(output.with_findings([SURPRISED]) for output in outputs)
     outputs = in_plain_coordinates(outputs, target.density)
     old = state.spent - (target.simulator.num_calls - calls_before)
     notes = [f"by Economical: {state.spent:,} evaluations, guided by a surrogate"]

@@ -181,7 +181,7 @@ def pool_of(
         for node in NODES
     ]
     doubts = _doubts(target, values, nodes)
-    log_sizes = np.stack(_columns(target, values), axis=1)
+    log_sizes = np.stack(columns_of(target, values), axis=1)
     chances = _chances(drawn.log_weights[:CHOICE], log_sizes, doubts.logs)
     return Pool(
         points=points,
@@ -204,7 +204,7 @@ class Doubts(NamedTuple):
 
 def _doubts(target: Target, values: Values, nodes: list[Values]) -> Doubts:
     """How far the integrand is elsewhere within the surrogate's error, column by column."""
-    columns = [_columns(target, some) for some in (values, *nodes)]
+    columns = [columns_of(target, some) for some in (values, *nodes)]
     tops = [
         max(column.max(initial=-np.inf) for column in some) for some in zip(*columns, strict=True)
     ]
@@ -222,7 +222,7 @@ def _doubts(target: Target, values: Values, nodes: list[Values]) -> Doubts:
     return Doubts(logs, rates)
 
 
-def _columns(target: Target, values: Values) -> list[np.ndarray]:
+def columns_of(target: Target, values: Values) -> list[np.ndarray]:
     """log of likelihood, if there is one, and of likelihood · |f| for every output and look."""
     found = []
     if target.has_likelihood:

@@ -199,7 +199,7 @@ def fit(
     points, outputs, importance = points[kept], outputs[kept], importance[kept]
     kernel = Kernel.start(points.shape[1]) if before is None else before.kernel
     some = _chosen(importance, MAX_FITTED, rng)
-    warps = tuple(_best_warp(kernel, points[some], column) for column in outputs[some].T)
+    warps = tuple(_best_warp(kernel, points, column, some) for column in outputs.T)
     warped = np.stack(
         [warp.forward(column) for warp, column in zip(warps, outputs.T, strict=True)], axis=1
     )
@@ -253,21 +253,22 @@ def _solve(factor: np.ndarray, right: np.ndarray) -> np.ndarray:
     return cho_solve((factor, True), right, check_finite=False)
 
 
-def _best_warp(kernel: Kernel, points: np.ndarray, y: np.ndarray) -> Warp:
-    """The warp under which a process with this kernel, of any scale, explains an output best."""
-    if not np.ptp(y) > 0:
+def _best_warp(kernel: Kernel, points: np.ndarray, y: np.ndarray, some: np.ndarray) -> Warp:
+    """The warp under which a process with this kernel, of any scale, explains an output best.
+
+    All of it must be in the warp's range; some of it decides.
+    """
+    if not np.ptp(y[some]) > 0:
         return Warp("linear", float(y[0]), 1.0)
-    factor = _factor(kernel, points)
-    best, most = None, -math.inf
+    factor = _factor(kernel, points[some])
+    scores = {}
     for warp in candidates(y):
-        z = warp.forward(y)
+        z = warp.forward(y[some])
         z = z - z.mean()
-        size = float(z @ _solve(factor, z[:, None])[:, 0]) / y.size
-        score = -0.5 * y.size * math.log(max(size, 1e-300)) + float(warp.log_slope(y).sum())
-        if score > most:
-            best, most = warp, score
-    assert best is not None
-    return best
+        size = float(z @ _solve(factor, z[:, None])[:, 0]) / z.size
+        slopes = float(warp.log_slope(y[some]).sum())
+        scores[warp] = -0.5 * z.size * math.log(max(size, 1e-300)) + slopes
+    return max(scores, key=lambda warp: scores[warp])
 
 
 def _fitted(kernel: Kernel, points: np.ndarray, outputs: np.ndarray, num_steps: int) -> Kernel:
