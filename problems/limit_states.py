@@ -2,8 +2,9 @@
 
 RP numbers are those of TNO's Black-box Reliability Challenge as kept in `openturns/otbenchmark`.
 Several of the references published there are off in the third digit: the probabilities here are by
-quadrature. The others were made to be hard for a surrogate, each in its own way, and have closed
-forms, or are by a grid. Only NumPy is imported, so that other libraries can run them in an environment of their own.
+quadrature. The others have closed forms, or are by a grid or ten million plain draws, as is said
+where they stand. Only NumPy is imported, so that other libraries can run them in an environment of
+their own.
 """
 
 from __future__ import annotations

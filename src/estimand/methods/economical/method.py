@@ -48,10 +48,10 @@ class Economical(Settings):
     """Estimates with 500 to 5,000 evaluations of a simulator, in up to about ten dimensions.
 
     A Gaussian process of all evaluations so far says where the integrand is large and where it is
-    in doubt; the simulator is asked there. The estimate is what the process says of many points,
-    corrected by the truth at some of them, so that it is unbiased whatever the process is, and its
-    error is known. Every round of evaluations corrects the process that the rounds before it made, and
-    some of them only look where it sees nothing.
+    in doubt; the simulator is asked there, and at some points only to look where the process sees
+    nothing. The estimate is what the process says of many points, corrected by the truth at some of
+    them: each round of evaluations corrects the process that the rounds before it made, and is
+    unbiased whatever that is. Rounds of a process that was sure and wrong are not counted.
 
     Args:
         max_evaluations: points that are simulated at the most.
