@@ -34,18 +34,22 @@ from estimand.methods import (
     TABI,
     AdaptiveIS,
     Auto,
+    Economical,
     PosteriorBridge,
     PosteriorMCMC,
     SelfNormalised,
 )
 from estimand.model import (
+    Command,
     Expectation,
     ExpectationProgram,
     ProgramError,
+    SimulatorError,
     expect,
     expectation,
     from_density,
     from_pymc,
+    from_simulator,
 )
 from estimand.record import Branch, MergeError, RecordError
 from estimand.runtime import CheckpointError
@@ -68,7 +72,9 @@ __all__ = [
     "Branch",
     "BridgeSampling",
     "CheckpointError",
+    "Command",
     "Density",
+    "Economical",
     "Estimate",
     "EstimationError",
     "Evidence",
@@ -84,6 +90,7 @@ __all__ = [
     "RandomWalk",
     "RecordError",
     "SelfNormalised",
+    "SimulatorError",
     "Status",
     "estimate_expectation",
     "event",
@@ -91,6 +98,7 @@ __all__ = [
     "expectation",
     "from_density",
     "from_pymc",
+    "from_simulator",
     "geometric",
     "linear",
     "load",

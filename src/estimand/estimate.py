@@ -21,7 +21,15 @@ import numpy as np
 from estimand import record as records
 from estimand.density import Density
 from estimand.estimators import Estimator
-from estimand.methods import AdaptiveIS, Auto, Method, Run, estimate_branches, interrupted
+from estimand.methods import (
+    AdaptiveIS,
+    Auto,
+    Economical,
+    Method,
+    Run,
+    estimate_branches,
+    interrupted,
+)
 from estimand.model import (
     PARTS,
     Bound,
@@ -29,6 +37,8 @@ from estimand.model import (
     ExpectationProgram,
     Output,
     ProgramError,
+    SimulatorExpectation,
+    SimulatorProgram,
     bind,
 )
 from estimand.record import Contents, Provenance, Question, Record
@@ -404,8 +414,9 @@ def estimate_expectation(
 
     Args:
         expectation: a program called with its data.
-        method: `Auto` by default, which chooses the route itself; or `AdaptiveIS`, `TABI`,
-            `PosteriorBridge`, `SelfNormalised`, `PosteriorMCMC`.
+        method: `Auto` by default, which chooses the route itself, and `Economical` for a
+            simulator; or `AdaptiveIS`, `TABI`, `PosteriorBridge`, `SelfNormalised`,
+            `PosteriorMCMC`.
         rng_key: an int or a JAX key; the same key gives the same result.
         throw: raise `EstimationError` if the status is not `ok`; False returns the estimate, whose
             `status` must then be looked at.
@@ -437,7 +448,7 @@ def estimate_expectation(
         >>> abs(result.value - 2.5) < 4 * result.standard_error
         True
     """
-    if isinstance(expectation, ExpectationProgram):
+    if isinstance(expectation, ExpectationProgram | SimulatorProgram):
         raise TypeError(
             f"program {expectation.name!r} is not bound to data: call it first, as in "
             f"estimate_expectation({expectation.name}(data))."
@@ -446,7 +457,8 @@ def estimate_expectation(
         raise TypeError(f"expected a bound expectation program, got {expectation!r}.")
     if expectation.output is None:
         raise TypeError(f"{expectation.name!r} has no quantity of interest: make it with f=.")
-    method = Auto() if method is None else method
+    if method is None:
+        method = Economical() if isinstance(expectation, SimulatorExpectation) else Auto()
     if not isinstance(method, Method):
         hint = ""
         if isinstance(method, Estimator):

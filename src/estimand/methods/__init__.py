@@ -3,6 +3,7 @@
 from estimand.methods.adaptive import AdaptiveIS
 from estimand.methods.auto import Auto
 from estimand.methods.branching import estimate_branches
+from estimand.methods.economical import Economical
 from estimand.methods.posterior_bridge import PosteriorBridge
 from estimand.methods.posterior_mcmc import PosteriorMCMC
 from estimand.methods.protocol import Cost, Method, Run, interrupted
@@ -15,6 +16,7 @@ __all__ = [
     "AdaptiveIS",
     "Auto",
     "Cost",
+    "Economical",
     "Method",
     "PosteriorBridge",
     "PosteriorMCMC",

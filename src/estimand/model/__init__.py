@@ -40,6 +40,16 @@ from estimand.model.protocol import (
     SummingModel,
 )
 from estimand.model.pymc import PymcProgram, from_pymc
+from estimand.model.simulator import (
+    Called,
+    Command,
+    Simulator,
+    SimulatorError,
+    SimulatorExpectation,
+    SimulatorModel,
+    SimulatorProgram,
+    from_simulator,
+)
 
 __all__ = [
     "PARTS",
@@ -49,6 +59,8 @@ __all__ = [
     "Bound",
     "BoundModel",
     "BranchingExpectation",
+    "Called",
+    "Command",
     "Coordinates",
     "Data",
     "DensityProgram",
@@ -64,6 +76,11 @@ __all__ = [
     "ProgramError",
     "PymcProgram",
     "Redraw",
+    "Simulator",
+    "SimulatorError",
+    "SimulatorExpectation",
+    "SimulatorModel",
+    "SimulatorProgram",
     "Site",
     "SiteDistributions",
     "SummingModel",
@@ -74,6 +91,7 @@ __all__ = [
     "expectation",
     "from_density",
     "from_pymc",
+    "from_simulator",
     "guide_of",
     "propose",
     "shape_of_key",
