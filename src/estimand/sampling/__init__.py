@@ -39,6 +39,7 @@ from estimand.sampling.prior import comparison_scales, prior_positions, spread_o
 from estimand.sampling.products import root_of, sums_of_products
 from estimand.sampling.schedule import geometric, linear
 from estimand.sampling.scouts import Scouted, can_scout, run_scouts, to_posterior
+from estimand.sampling.stacked_fits import fit_stack, refit_stack
 from estimand.sampling.stacks import (
     ROWS,
     evaluate_stack,
@@ -101,6 +102,7 @@ __all__ = [
     "entropy_of",
     "evaluate_stack",
     "find_mode",
+    "fit_stack",
     "from_prior",
     "geometric",
     "in_batches",
@@ -123,6 +125,7 @@ __all__ = [
     "r_hat",
     "rank_r_hat",
     "recoordinated_stack",
+    "refit_stack",
     "relative_weights",
     "resampling",
     "root_of",

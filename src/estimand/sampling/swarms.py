@@ -101,15 +101,17 @@ def run_swarms(
         if not left.size:
             break
         particles = particles.of(is_alive)
-        own = [rngs[entry] for entry in left]
+        # At the end they move twice: some of them are copies of a few.
+        before, own = betas[left], [rngs[entry] for entry in left]
         factors = _factors(particles.positions, log_weights)
         starts = _resampled(own, particles, log_weights, size.num_chains)
         particles, accepted = mover.moved(own, left, starts, after, steps[left], factors)
         steps[left] *= np.exp(2.0 * (accepted - kernel.target_acceptance))
         betas[left] = after
-        for place in np.flatnonzero(after >= 1):
+        is_over = before >= 1
+        for place in np.flatnonzero(is_over):
             ends[left[place]] = particles.of(place)
-        particles, left = particles.of(after < 1), left[after < 1]
+        particles, left = particles.of(~is_over), left[~is_over]
         if not left.size:
             break
     return mover.swarm(ends)
@@ -285,7 +287,7 @@ class _Path:
         Secants within a bracket for log(−log(share)), a nearly linear function of the logarithm of
         the step, with slope 2 for Gaussian log weights.
         """
-        whole = 1 - self.betas
+        whole = np.maximum(1 - self.betas, 1e-12)
         alive = np.count_nonzero(self.log_weights(self.betas + 1e-9 * whole) > -np.inf, axis=1)
 
         def excess(log_steps: np.ndarray) -> np.ndarray:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from typing import NamedTuple
 
 import numpy as np
@@ -78,18 +77,17 @@ class Proposal(NamedTuple):
 
     def draw(self, seed: tuple[int, ...], count: int) -> np.ndarray:
         """Quasi-random points, plain random ones in many dimensions."""
-        return self.draw_replicates([seed], count)
+        rng, dimension = np.random.default_rng(seed), self.prior.dimension
+        shape = (count, dimension + 2)
+        if dimension <= MAX_SOBOL_DIMENSION:
+            uniforms = mixtures.sobol_uniforms(rng, *shape)
+        else:
+            uniforms = rng.random(shape)
+        return self.points(uniforms)
 
-    def draw_replicates(self, seeds: Iterable[tuple[int, ...]], count: int) -> np.ndarray:
-        """The points of several replicates, one after the other."""
-        shape = (count, self.prior.dimension + 2)
-        is_quasi_random = self.prior.dimension <= MAX_SOBOL_DIMENSION
-        rngs = map(np.random.default_rng, seeds)
-        uniforms = [
-            mixtures.sobol_uniforms(rng, *shape) if is_quasi_random else rng.random(shape)
-            for rng in rngs
-        ]
-        return warp.draw_from(self.pieces, np.concatenate(uniforms))
+    def points(self, uniforms: np.ndarray) -> np.ndarray:
+        """Points from uniforms, of which there are two more than coordinates."""
+        return warp.draw_from(self.pieces, uniforms)
 
     def log_density(self, points: np.ndarray) -> np.ndarray:
         """log of the density that is drawn from."""

@@ -15,18 +15,16 @@ from typing import NamedTuple, cast
 import jax
 import numpy as np
 
-from estimand.density import Density, has_varying_scales
+from estimand.density import MAGNITUDE, Density, has_varying_scales
 from estimand.estimators import SMC
 from estimand.kernels import DrivenKernel
 from estimand.methods.adaptive import Limits, Part, parts_of
-from estimand.methods.adaptive.draws import GAMMA2, Draws, Evaluated, Means, output_estimate, pooled
-from estimand.methods.adaptive.fit import fit_points
+from estimand.methods.adaptive.draws import GAMMA2, Draws, Evaluated, Means, output_estimate
 from estimand.methods.adaptive.integrate import MIN_CONTROLLED, lack_of
 from estimand.methods.adaptive.judge import judge
 from estimand.methods.adaptive.looks import MAX_HIDDEN_SHARE, NEGLIGIBLE, centred_looks, looks_of
 from estimand.methods.adaptive.plan import Plan, Sizes, State
 from estimand.methods.adaptive.proposal import Exploration, Proposal
-from estimand.methods.adaptive.refine import refit_group
 from estimand.methods.adaptive.validate import Beyond, share_beyond
 from estimand.methods.protocol import Run, in_plain_coordinates
 from estimand.model import PLAIN
@@ -35,11 +33,14 @@ from estimand.sampling import (
     Mixture,
     Swarm,
     SwarmSize,
+    Warped,
     effective_sample_size,
     evaluate_stack,
+    fit_stack,
     margin_spreads,
     prior_positions_of,
     recoordinated_stack,
+    refit_stack,
     run_swarms,
     stacked,
 )
@@ -54,13 +55,19 @@ MAX_DIMENSION = 20
 MAX_PARTS = 100
 # γf± or a term has scouts of its own unless so many of those of γ are effective for it.
 MIN_SEEN_SHARE = 0.1
+# With fewer of them than this share it has a mixture of its own, fitted to the points of γ.
+MIN_SHARED = 0.7
 PILOT = 1024
 # A mixture of which this share of the pilot draws is effective is not fitted again, and one of
 # which fewer draws are effective cannot be.
 GOOD_SHARE, MIN_REFIT = 0.4, 20.0
+# Refits, at the most, of which each must gain so much.
+MAX_REFITS, MIN_GAIN = 3, 1.05
 NUM_REPLICATES = 16
 # Draws of each replicate, round after round.
 ROUNDS = (256, 256, 512, 1024)
+# How often the stages from fitting on are gone through: what the first check finds is fitted.
+MAX_ATTEMPTS = 2
 # Nothing more is drawn if so many times all rounds would not be enough.
 HOPELESS = 2.0
 ROUTE = "the mixture, with all data sets at once"
@@ -103,8 +110,14 @@ def run_lane(
         runtime: where the tasks run.
     """
     lane = _Lane(densities, keys, goal, runtime)
-    for stage in (lane.probe, lane.explore, lane.fit, lane.refine, lane.integrate, lane.check):
-        stage()
+    lane.probe()
+    lane.explore()
+    for _ in range(MAX_ATTEMPTS):
+        lane.fit()
+        lane.refine()
+        lane.integrate()
+        lane.check()
+        lane.begin_again()
     return [lane.outcome(number) for number in range(len(densities))]
 
 
@@ -132,17 +145,19 @@ class _Lane:
         ]
         self.states = [State() for _ in densities]
         self.reasons = [""] * len(densities)
-
-    @property
-    def left(self) -> list[int]:
+        self.left = list(range(len(densities)))
         """The data sets that are still in the pass."""
-        return [number for number, reason in enumerate(self.reasons) if not reason]
+
+    def hand_over(self, number: int, reason: str) -> None:
+        """Takes a data set out of the pass."""
+        self.reasons[number] = reason
+        self.left = [k for k in self.left if k != number]
 
     # --- stages ---
 
     def probe(self) -> None:
-        """Draws from the prior: what f and its comparisons are like, and the defensive component."""
-        left = self.left
+        """Draws from the prior: what f and its comparisons are like, and a defensive component."""
+        left = list(self.left)
         stack = stacked([self.plans[k].density for k in left])
         seeds = [self.plans[k].seed("probe") for k in left]
         positions = run_task(self.runtime, prior_positions_of, stack, seeds, PROBE)
@@ -153,7 +168,7 @@ class _Lane:
         for place, k in enumerate(left):
             evaluated = Evaluated(positions[place], *(column[place] for column in columns))
             if not np.isfinite(evaluated.positions).all():
-                self.reasons[k] = "prior draws are not numbers"
+                self.hand_over(k, "prior draws are not numbers")
                 continue
             covariance = np.atleast_2d(np.cov(evaluated.positions.T))
             prior = mixtures.gaussian(evaluated.positions.mean(axis=0), _inverse(covariance))
@@ -167,43 +182,71 @@ class _Lane:
         """Scouts of γ, and of the parts and terms that those of γ do not see."""
         found = self._scouted([(k, GAMMA2) for k in self.left], "explore")
         self._take(found)
-        for k in self.left:
+        for k in list(self.left):
             if (k, GAMMA2) not in found:
-                self.reasons[k] = "no mass of the posterior was found"
+                self.hand_over(k, "no mass of the posterior was found")
         left = self.left
         if not left:
             return
         points = np.stack([self.states[k].found[GAMMA2].points for k in left])
         evaluated = self._evaluated(left, points)
-        unseen = [
-            (k, part)
-            for k, own in zip(left, evaluated, strict=True)
-            for part in (*self.plans[k].parts[1:], *self.plans[k].looks)
-            if _seen_share(part, own) < MIN_SEEN_SHARE and self._is_there(k, part, own)
-        ]
+        unseen = []
+        for k, own in zip(left, evaluated, strict=True):
+            for part in (*self.plans[k].parts[1:], *self.plans[k].looks):
+                log_sizes = part.log_sizes(own.signs, own.log_sizes)
+                log_sizes = np.where(log_sizes < np.inf, log_sizes, -np.inf)
+                share = effective_sample_size(log_sizes) / log_sizes.size
+                if share < MIN_SEEN_SHARE and self._is_there(k, part, log_sizes):
+                    unseen.append((k, part))
+                elif part.sign != MAGNITUDE and MIN_SEEN_SHARE <= share < MIN_SHARED:
+                    self._take_weighted(k, part, log_sizes)
         self._take(self._scouted(unseen, "explore"))
 
     def fit(self) -> None:
-        """A mixture for every part that was explored."""
-        for k in self.left:
-            plan, state = self.plans[k], self.states[k]
-            groups = {
-                part: fit_points(
-                    found, None, bool(part.sign) and plan.has_ladder, plan.seed("fit", *part.label)
+        """A mixture for every part that was explored, and has none or was missed."""
+        pairs = [
+            (k, part)
+            for k in self.left
+            for part in self.states[k].found
+            if part not in self.states[k].groups or part in self.states[k].missed
+        ]
+        sizes = [len(self.states[k].found[part].points) for k, part in pairs]
+        for size in dict.fromkeys(sizes):
+            some = [pair for pair, own in zip(pairs, sizes, strict=True) if own == size]
+            found = [self.states[k].found[part] for k, part in some]
+            is_held_out = found[0].chains % 4 == 0
+            rngs = [
+                np.random.default_rng(
+                    self.plans[k].seed("fit", self.states[k].attempt, *part.label)
                 )
-                for part, found in state.found.items()
-            }
-            self.states[k] = state._replace(groups=groups)
+                for k, part in some
+            ]
+            fitted = fit_stack(
+                np.stack([item.points for item in found]),
+                np.stack([item.log_weights for item in found]),
+                is_held_out,
+                rngs,
+            )
+            for (k, part), mixture in zip(some, fitted, strict=True):
+                groups = self.states[k].groups | {part: Warped(mixture)}
+                self.states[k] = self.states[k]._replace(groups=groups)
 
     def refine(self) -> None:
-        """A refit to pilot draws where that helps, and the shares of the parts."""
+        """Refits to pilot draws where that helps, and the shares of the parts."""
         proposals = {k: Proposal.of(self.states[k].groups, self._prior(k)) for k in self.left}
         pilots = self._drawn(proposals, PILOT, "pilot")
-        weak = {k: draws for k, draws in pilots.items() if self._least_share(k, draws) < GOOD_SHARE}
-        refits = {k: self._refitted(k, proposals[k], pilot) for k, pilot in weak.items()}
-        for k, pilot in self._drawn(refits, PILOT, "pilot after refit").items():
-            if self._least_share(k, pilot) > self._least_share(k, pilots[k]):
-                proposals[k], pilots[k] = refits[k], pilot
+        weak = list(proposals)
+        for number in range(MAX_REFITS):
+            weak = [k for k in weak if self._least_share(k, pilots[k]) < GOOD_SHARE]
+            refits = self._refitted({k: proposals[k] for k in weak}, pilots)
+            drawn = self._drawn(refits, PILOT, f"pilot after refit {number}")
+            weak = [
+                k
+                for k, pilot in drawn.items()
+                if self._least_share(k, pilot) > MIN_GAIN * self._least_share(k, pilots[k])
+            ]
+            proposals |= {k: refits[k] for k in weak}
+            pilots |= {k: drawn[k] for k in weak}
         for k, proposal in proposals.items():
             allocated = proposal.allocated(pilots[k], self.plans[k].parts)
             allocated = allocated._replace(least_control=MIN_CONTROLLED / ROUNDS[0])
@@ -212,7 +255,9 @@ class _Lane:
 
     def integrate(self) -> None:
         """Quasi-random replicates, until all parts have enough draws or the rounds are over."""
-        left = self.left
+        left = list(self.left)
+        for k in left:
+            self.states[k] = self.states[k]._replace(draws=None)
         for number, count in enumerate(ROUNDS):
             proposals = {k: self._proposal(k) for k in left}
             drawn = self._drawn(proposals, count, f"round {number}", NUM_REPLICATES)
@@ -224,7 +269,7 @@ class _Lane:
             left = [k for k in left if self._lacks(k)]
         for k in left:
             total = NUM_REPLICATES * sum(ROUNDS)
-            self.reasons[k] = f"{total:,} draws did not suffice"
+            self.hand_over(k, f"{total:,} draws did not suffice")
 
     def check(self) -> None:
         """Fresh scouts, and whether they found what the draws miss.
@@ -235,6 +280,8 @@ class _Lane:
         wanted = [(k, part) for k in self.left for part in self._checked_parts(k)]
         found = self._scouted(wanted, "check", is_plain=self.is_hierarchy)
         self._take(found)
+        for k in self.left:
+            self.states[k] = self.states[k]._replace(missed=frozenset())
         for (k, part), item in found.items():
             state = self.states[k]
             beyond = _beyond(state, part, item)
@@ -242,6 +289,14 @@ class _Lane:
             is_missed = beyond.above > thresholds.MAX_EXCEEDANCE
             missed = state.missed | {part} if is_missed else state.missed
             self.states[k] = state._replace(unseen=unseen, missed=missed)
+
+    def begin_again(self) -> None:
+        """Leaves the data sets of which something was missed, with what was found of it."""
+        self.left = [k for k in self.left if self.states[k].missed]
+        for k in self.left:
+            state = self.states[k]
+            joined = {part: Exploration.join(state.explored[part]) for part in state.missed}
+            self.states[k] = state._replace(attempt=state.attempt + 1, found=state.found | joined)
 
     def outcome(self, number: int) -> Outcome:
         """The run, if all of its outputs are `ok`."""
@@ -270,7 +325,7 @@ class _Lane:
         if is_plain:
             plain = PLAIN._replace(is_relaxed=fitted.coordinates.is_relaxed)
             stack = dataclasses.replace(stack, model=fitted.in_coordinates(plain))
-        seeds = [self.plans[k].seed(name, *part.label) for k, part in pairs]
+        seeds = [self.plans[k].seed(name, *part.label, self.states[k].attempt) for k, part in pairs]
         arguments = self.kernel, stack, seeds, self.size, PROBE
         swarm: Swarm = run_task(self.runtime, run_swarms, *arguments)
         positions, log_prior = swarm.positions, np.asarray(swarm.terms.log_prior)
@@ -320,9 +375,7 @@ class _Lane:
             return {}
         positions = np.stack(
             [
-                proposal.draw_replicates(
-                    (self.plans[k].seed("draw", name, r) for r in range(num_replicates)), count
-                )
+                proposal.points(self._uniforms(k, name, count, num_replicates))
                 for k, proposal in proposals.items()
             ]
         )
@@ -330,6 +383,12 @@ class _Lane:
         evaluated = self._evaluated(list(proposals), positions)
         pairs = zip(proposals.items(), evaluated, strict=True)
         return {k: proposal.weighed(own, owners) for (k, proposal), own in pairs}
+
+    def _uniforms(self, k: int, name: str, count: int, num_replicates: int) -> np.ndarray:
+        plan, state = self.plans[k], self.states[k]
+        rng = np.random.default_rng(plan.seed("draw", name, state.attempt))
+        dimension = plan.density.dimension + 2
+        return mixtures.shifted_uniforms(rng, num_replicates, count, dimension)
 
     def _proposal(self, k: int) -> Proposal:
         proposal = self.states[k].proposal
@@ -341,45 +400,66 @@ class _Lane:
         assert prior is not None
         return prior
 
-    def _is_there(self, k: int, part: Part, points: Evaluated) -> bool:
+    def _take_weighted(self, k: int, part: Part, log_sizes: np.ndarray) -> None:
+        """Takes the points of γ for those of a part, by their weights."""
+        state = self.states[k]
+        weighted = state.found[GAMMA2]._replace(log_weights=log_sizes)
+        self.states[k] = state._replace(found=state.found | {part: weighted})
+
+    def _is_there(self, k: int, part: Part, log_sizes: np.ndarray) -> bool:
         """Whether scouts can find a way to a part."""
         probe = self.states[k].probe
         assert probe is not None
-        known = (probe.signs, probe.log_sizes), (points.signs, points.log_sizes)
-        return self.plans[k].has_ladder or any(
-            (part.log_sizes(*columns) > -np.inf).any() for columns in known
-        )
+        known = part.log_sizes(probe.signs, probe.log_sizes), log_sizes
+        return self.plans[k].has_ladder or any((some > -np.inf).any() for some in known)
 
     def _least_share(self, k: int, pilot: Draws) -> float:
         """The least share of pilot draws that is effective for a part that was fitted to."""
         return min(pilot.ess(part) for part in self.states[k].groups) / pilot.size
 
-    def _refitted(self, k: int, proposal: Proposal, pilot: Draws) -> Proposal:
-        groups = {
-            part: refit_group(
-                group, pooled([pilot], part), self.plans[k].seed("refit", *part.label)
-            )
-            for part, group in proposal.groups.items()
-            if pilot.ess(part) > MIN_REFIT
-        }
-        return proposal._replace(groups=proposal.groups | groups)
+    def _refitted(
+        self, proposals: dict[int, Proposal], pilots: dict[int, Draws]
+    ) -> dict[int, Proposal]:
+        """Proposals whose groups are fitted to weighted pilot draws, where these are enough."""
+        pairs = [
+            (k, part)
+            for k, proposal in proposals.items()
+            for part in proposal.groups
+            if pilots[k].ess(part) > MIN_REFIT
+        ]
+        if not pairs:
+            return {}
+        fitted = refit_stack(
+            [proposals[k].groups[part].mixture for k, part in pairs],
+            np.stack([pilots[k].positions for k, _ in pairs]),
+            np.stack([pilots[k].log_weights(part) for k, part in pairs]),
+        )
+        found = {k: proposals[k] for k, _ in pairs}
+        for (k, part), mixture in zip(pairs, fitted, strict=True):
+            found[k] = found[k]._replace(groups=found[k].groups | {part: Warped(mixture)})
+        return found
 
     def _lacks(self, k: int) -> bool:
         """Whether more draws are needed. Where no round of these would do, nothing more is done."""
         draws = self.states[k].draws
         assert draws is not None
+        if self.states[k].attempt and draws.size < NUM_REPLICATES * sum(ROUNDS[:3]):
+            return True  # The heaviest of more draws is heavier.
         factor = lack_of(self.plans[k], self.states[k], draws).factor
         if factor * draws.size > HOPELESS * NUM_REPLICATES * sum(ROUNDS):
-            self.reasons[k] = "the mixture does not fit"
+            self.hand_over(k, "the mixture does not fit")
         return factor > 1 and not self.reasons[k]
 
     def _checked_parts(self, k: int) -> tuple[Part, ...]:
         """What fresh scouts look for: γ, all that was explored, and where f matters.
 
-        Not γf± whose f is nowhere much larger than its mean: the scouts of γ look there, too.
+        After something was missed, that alone, as in `AdaptiveIS`. Not γf± whose f is nowhere much
+        larger than its mean: the scouts of γ look there, too.
         """
         plan, state = self.plans[k], self.states[k]
         assert state.draws is not None
+        if state.missed:
+            return tuple(state.missed)
         log_z2 = state.draws.weights(GAMMA2).log_mean
         parts = dict.fromkeys(state.found)
         for part in plan.parts[1:]:
@@ -399,16 +479,10 @@ class _Found(NamedTuple):
     log_density: np.ndarray
 
 
-def _seen_share(part: Part, points: Evaluated) -> float:
-    """The share of points of γ that is effective for a part."""
-    log_sizes = part.log_sizes(points.signs, points.log_sizes)
-    log_sizes = np.where(np.isnan(log_sizes), -np.inf, log_sizes)
-    return effective_sample_size(log_sizes) / log_sizes.size
-
-
 def _beyond(state: State, part: Part, found: _Found) -> Beyond:
     """How much of what scouts found weighs more than any draw."""
-    assert state.draws is not None and state.proposal is not None
+    assert state.draws is not None
+    assert state.proposal is not None
     heaviest = float(state.draws.log_weights(part).max())
     if heaviest == -math.inf:
         return Beyond(1.0, 1.0)
