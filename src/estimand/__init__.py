@@ -16,6 +16,7 @@ The rooms, in the order in which data flow through them; each imports only from 
     plots/       plots of a record, a file for each
     view/        diagnosis, tables, report
     estimate     the entry points
+    many/        the same for many data sets
     cli          the command line
 """
 
@@ -29,6 +30,7 @@ from estimand.estimate import (
 )
 from estimand.estimators import SMC, AnIS, BridgeSampling, ImportanceSampling
 from estimand.kernels import HMC, MALA, NUTS, IndependentT, RandomWalk
+from estimand.many import Estimates, estimate_many, load_many
 from estimand.methods import (
     SKIP,
     TABI,
@@ -62,6 +64,7 @@ __all__ = [
     "CheckpointError",
     "Density",
     "Estimate",
+    "Estimates",
     "EstimationError",
     "Evidence",
     "Expectation",
@@ -78,11 +81,13 @@ __all__ = [
     "SelfNormalised",
     "Status",
     "estimate_expectation",
+    "estimate_many",
     "event",
     "expect",
     "expectation",
     "geometric",
     "linear",
     "load",
+    "load_many",
     "log_evidence",
 ]

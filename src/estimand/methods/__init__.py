@@ -3,6 +3,7 @@
 from estimand.methods.adaptive import AdaptiveIS
 from estimand.methods.auto import Auto
 from estimand.methods.branching import estimate_branches
+from estimand.methods.many import LANE, run_lane, unsuited
 from estimand.methods.posterior_bridge import PosteriorBridge
 from estimand.methods.posterior_mcmc import PosteriorMCMC
 from estimand.methods.protocol import Cost, Method, Run, interrupted
@@ -10,6 +11,7 @@ from estimand.methods.self_normalised import SelfNormalised
 from estimand.methods.tabi import SKIP, TABI
 
 __all__ = [
+    "LANE",
     "SKIP",
     "TABI",
     "AdaptiveIS",
@@ -22,4 +24,6 @@ __all__ = [
     "SelfNormalised",
     "estimate_branches",
     "interrupted",
+    "run_lane",
+    "unsuited",
 ]

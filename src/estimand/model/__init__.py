@@ -24,6 +24,7 @@ from estimand.model.numpyro import (
     expectation,
     guide_of,
     propose,
+    rebound,
     source_text,
 )
 from estimand.model.protocol import (
@@ -68,6 +69,7 @@ __all__ = [
     "expectation",
     "guide_of",
     "propose",
+    "rebound",
     "shape_of_key",
     "source_text",
 ]

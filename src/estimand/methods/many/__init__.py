@@ -1,5 +1,5 @@
 """Many data sets of one program in one pass."""
 
-from estimand.methods.many.lane import Outcome, run_lane, unsuited
+from estimand.methods.many.lane import LANE, Outcome, run_lane, unsuited
 
-__all__ = ["Outcome", "run_lane", "unsuited"]
+__all__ = ["LANE", "Outcome", "run_lane", "unsuited"]

@@ -70,7 +70,7 @@ ROUNDS = (256, 256, 512, 1024)
 MAX_ATTEMPTS = 2
 # Nothing more is drawn if so many times all rounds would not be enough.
 HOPELESS = 2.0
-ROUTE = "the mixture, with all data sets at once"
+LANE = "the mixture, with all data sets at once"
 
 
 Pair = tuple[int, Part]
@@ -309,7 +309,7 @@ class _Lane:
                 worst = max(output.findings, key=lambda finding: finding.status.severity)
                 return Outcome(None, f"{worst.status.name}: {worst}")
         plain = in_plain_coordinates(outputs, plan.density)
-        routed = tuple(output._replace(route=ROUTE) for output in plain)
+        routed = tuple(output._replace(route=LANE) for output in plain)
         return Outcome(Run(routed, *state.cost))
 
     # --- what stages need ---

@@ -9,6 +9,7 @@ from estimand.model.numpyro.program import (
     bind,
     expect,
     expectation,
+    rebound,
 )
 
 __all__ = [
@@ -24,5 +25,6 @@ __all__ = [
     "expectation",
     "guide_of",
     "propose",
+    "rebound",
     "source_text",
 ]

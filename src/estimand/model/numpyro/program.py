@@ -433,6 +433,30 @@ def _bind(
     return Expectation(program, asked.arguments(asked.traceable(found)), latents, output)
 
 
+def rebound(known: Expectation, args: tuple, kwargs: dict) -> Expectation | None:
+    """A program with other data of the same shapes and types, for which nothing is traced.
+
+    None if they are not the same, or if the values of data are compiled in.
+    """
+    leaves, treedef = jax.tree.flatten((args, kwargs))
+    leaves = [plain_column(leaf) for leaf in leaves]
+    data = known.data
+    if treedef != data.treedef:
+        return None
+    each = zip(leaves, data.leaves, data.is_array, strict=False)  # the constants come last
+    if not all(_is_alike(leaf, other) for leaf, other, flag in each if flag):
+        return None
+    again = Arguments([*leaves, *data.leaves[data.num_data :]], treedef, data.is_array, data.held)
+    return dataclasses.replace(known, data=again) if again == data else None
+
+
+def _is_alike(leaf: Any, other: Any) -> bool:
+    """Whether a number or an array has the shape and the type of another one."""
+    if type(other) is float or type(leaf) is float:
+        return type(leaf) is type(other)
+    return _is_array(leaf) and (leaf.shape, leaf.dtype) == (other.shape, other.dtype)
+
+
 # What JAX raises where Python needs the value of something traced.
 CONCRETE = (
     jax.errors.ConcretizationTypeError,
