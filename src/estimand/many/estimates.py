@@ -132,9 +132,10 @@ class Estimates(Mapping[Name, Estimate]):
         counts = Counter(estimate.status.name for estimate in self.records.values())
         counts[ERROR] += len(self.errors)
         counts["unfinished"] += len(self.unfinished)
-        known = ", ".join(f"{count:,} {name}" for name, count in counts.most_common() if count)
+        order = sorted(counts, key=lambda name: (name != "ok", -counts[name]))
+        known = ", ".join(f"{counts[name]:,} {name}" for name in order if counts[name])
         total = len(self.records) + len(self.errors) + len(self.unfinished)
-        title = f"E[{self.program}] of {total:,} data sets by {self.method}: {known}"
+        title = f"E[{self.program}] of {total:,} data sets by {self.method}: {known or 'none'}"
         shown = [name for name, _ in zip(self.records, range(MAX_PRINTED), strict=False)]
         rows = [row for name in shown for row in self._printed(name)]
         header = ("data set", "output", "estimate", "95 % interval", "status")
@@ -194,14 +195,10 @@ class Estimates(Mapping[Name, Estimate]):
             raise ImportError("to_dataset needs xarray: pip install 'estimand[arviz]'") from error
         columns = ("value", "standard_error", "low", "high", "status")
         rows = [list(self._rows_of(name)) for name in self.records]
-        dims = ("dataset", "output")
+        tables = {column: [[row[column] for row in each] for each in rows] for column in columns}
         labels = next(iter(self.records.values())).names if rows else []
         return xr.Dataset(
-            {
-                column: (dims, [[row[column] for row in each] for each in rows] or [[]])
-                for column in columns
-                if rows
-            },
+            {name: (("dataset", "output"), table) for name, table in tables.items() if rows},
             coords={"dataset": list(self.records), "output": labels},
         )
 

@@ -325,7 +325,7 @@ def _roots(function: Callable[[np.ndarray], np.ndarray], high: np.ndarray) -> np
     for _ in range(MAX_SECANTS):
         if is_done.all():
             break
-        with np.errstate(invalid="ignore"):
+        with np.errstate(invalid="ignore", divide="ignore"):
             guess = place - value / slope
         is_inside = (guess > low) & (guess < high) & (slope > 0) & np.isfinite(value)
         there = np.where(is_inside, guess, 0.5 * (low + high))
