@@ -4,8 +4,8 @@ A logistic regression and a hierarchy, each with 1,000 data sets of equal shape 
 corrupt. Processor seconds of one call of `estimate_many`, compilation included and apart, are
 compared with 1,000 times the median of separate warm calls of `estimate_expectation`. Twenty of
 these are made in turns with pieces of the many, so that both meet the same load of the machine.
-Where both say `ok`, their differences are given in joint standard errors; the hierarchy has a closed
-form, and the coverage of its intervals is counted.
+Where both say `ok`, their differences are given in joint standard errors. The hierarchy has a
+closed form, and the coverage of its intervals is counted.
 """
 
 import math

@@ -28,9 +28,13 @@ class DataSet(NamedTuple):
 class Entrant(NamedTuple):
     """A data set that is bound to the program, and its random key."""
 
-    name: Name
+    data: DataSet
     expectation: Bound
     key: jax.Array
+
+    @property
+    def name(self) -> Name:
+        return self.data.name
 
 
 @dataclasses.dataclass
@@ -79,11 +83,11 @@ class Binder:
             if isinstance(group.first, Expectation):
                 again = rebound(group.first, data.args, data.kwargs)
                 if again is not None:
-                    group.waiting.append(Entrant(data.name, again, key))
+                    group.waiting.append(Entrant(data, again, key))
                     return group
         group = Group.of(self.program(*data.args, **data.kwargs))
         known.append(group)
-        group.waiting.append(Entrant(data.name, group.first, key))
+        group.waiting.append(Entrant(data, group.first, key))
         return group
 
 

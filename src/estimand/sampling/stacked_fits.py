@@ -29,6 +29,8 @@ MAX_COMPONENTS = 8
 MIN_GAIN = 0.005
 # Of the Student-t in a mixture: few draws must reach far.
 STUDENT_SHARE = 0.2
+# Entries that are worked on at a time. Not measured.
+BATCH = 4
 # Steps of expectation maximisation: with points held out, with all, and in a refit.
 STEPS, LAST_STEPS, REFIT_STEPS = 12, 4, 6
 # Points per dimension that a covariance is averaged with, and that a present one counts for in a
@@ -75,21 +77,41 @@ def fit_stack(
         is_held_out: the points that decide between one Gaussian and several.
         rngs: a generator for each entry.
     """
+    return [
+        mixture
+        for some in _batches(len(points))
+        for mixture in _fit(points[some], log_weights[some], is_held_out, rngs[some])
+    ]
+
+
+def _batches(count: int) -> list[slice]:
+    """A few entries at a time, which stay in the processor's cache."""
+    return [slice(first, first + BATCH) for first in range(0, count, BATCH)]
+
+
+def _fit(
+    points: np.ndarray,
+    log_weights: np.ndarray,
+    is_held_out: np.ndarray,
+    rngs: Sequence[np.random.Generator],
+) -> list[Mixture]:
     weights, effective = _weights(log_weights)
     frame = _frame(points, weights, effective)
     whitened = frame.whitened(points)
+    monomials = _monomials(whitened)
     train, test = weights * ~is_held_out, weights * is_held_out
-    chosen = _em(whitened, weights, _starting(np.zeros_like(whitened[:, :1])), 1).mixtures
+    middle = _starting(np.zeros_like(whitened[:, :1]))
+    chosen = _em(monomials, weights, middle, 1).mixtures
     count = _num_components(points.shape[1], points.shape[2])
     if count > 1:
         starts = [
             spread_starts(own, chance, count, rng)
             for own, chance, rng in zip(whitened, train, rngs, strict=True)
         ]
-        single = _em(whitened, train, _starting(np.zeros_like(whitened[:, :1])), 1)
-        several = _em(whitened, train, _starting(np.stack(starts)), STEPS)
-        scores = [_mean_log_density(each, whitened, test) for each in (single, several)]
-        several = _em(whitened, weights, several, LAST_STEPS)
+        single = _em(monomials, train, middle, 1)
+        several = _em(monomials, train, _starting(np.stack(starts)), STEPS)
+        scores = [_mean_log_density(each, monomials, test) for each in (single, several)]
+        several = _em(monomials, weights, several, LAST_STEPS)
         chosen = [
             rich if gain > MIN_GAIN else plain
             for plain, rich, gain in zip(
@@ -109,12 +131,12 @@ def refit_stack(
     found: list[Mixture | None] = [None] * len(mixtures)
     sizes = np.array([mixture.size for mixture in mixtures])
     for size in np.unique(sizes):
-        places = np.flatnonzero(sizes == size)
-        some = [mixtures[place] for place in places]
-        for place, mixture in zip(
-            places, _refit(some, points[places], log_weights[places]), strict=True
-        ):
-            found[place] = mixture
+        same = np.flatnonzero(sizes == size)
+        for places in (same[some] for some in _batches(same.size)):
+            own = [mixtures[place] for place in places]
+            fitted = _refit(own, points[places], log_weights[places])
+            for place, mixture in zip(places, fitted, strict=True):
+                found[place] = mixture
     return [mixture for mixture in found if mixture is not None]
 
 
@@ -129,9 +151,9 @@ def _refit(mixtures: list[Mixture], points: np.ndarray, log_weights: np.ndarray)
         means @ np.swapaxes(inverses, 1, 2),
         inverses[:, None] @ np.stack([own.factors for own in present]),
     )
-    whitened = frame.whitened(points)
+    monomials = _monomials(frame.whitened(points))
     prior = start.factors @ np.swapaxes(start.factors, 2, 3)
-    fitted = _em(whitened, weights, start, REFIT_STEPS, prior, REFIT_TRUST)
+    fitted = _em(monomials, weights, start, REFIT_STEPS, prior, REFIT_TRUST)
     result = []
     for own, middle, axes in zip(fitted.mixtures, *frame, strict=True):
         center, root = _moments(own)
@@ -187,7 +209,7 @@ def _starting(means: np.ndarray) -> _Gaussians:
 
 
 def _em(
-    points: np.ndarray,
+    monomials: np.ndarray,
     weights: np.ndarray,
     start: _Gaussians,
     num_steps: int,
@@ -198,7 +220,6 @@ def _em(
     size, dimension = start.means.shape[1:]
     if prior is None:
         prior = prior_variance(size, dimension) * np.eye(dimension)
-    monomials = _monomials(points)
     prior_points = trust * dimension
     gaussians = start
     for _ in range(num_steps):
@@ -254,6 +275,8 @@ def _shares(gaussians: _Gaussians, monomials: np.ndarray) -> tuple[np.ndarray, n
     return (top + np.log(total))[:, 0], logs
 
 
-def _mean_log_density(gaussians: _Gaussians, points: np.ndarray, weights: np.ndarray) -> np.ndarray:
-    logs = _shares(gaussians, _monomials(points))[0]
+def _mean_log_density(
+    gaussians: _Gaussians, monomials: np.ndarray, weights: np.ndarray
+) -> np.ndarray:
+    logs = _shares(gaussians, monomials)[0]
     return (logs * weights).sum(axis=1) / np.maximum(weights.sum(axis=1), 1e-300)

@@ -67,7 +67,7 @@ def prior_positions_of(stack: Density, seeds: Sequence[Seed], count: int) -> np.
     return np.asarray(in_groups(_draw, plain, words), float)
 
 
-@compiled_per_model(optimisation=0)
+@compiled_per_model
 def _draw(density: Density, words: jax.Array) -> jax.Array:
     return lax.map(lambda item: draw_positions(*item), (density, words))
 

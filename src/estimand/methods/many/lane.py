@@ -57,6 +57,8 @@ MAX_PARTS = 100
 MIN_SEEN_SHARE = 0.1
 # With fewer of them than this share it has a mixture of its own, fitted to the points of γ.
 MIN_SHARED = 0.7
+# Points that a mixture is fitted to.
+MAX_FIT_POINTS = 1024
 PILOT = 1024
 # A mixture of which this share of the pilot draws is effective is not fitted again, and one of
 # which fewer draws are effective cannot be.
@@ -65,11 +67,13 @@ GOOD_SHARE, MIN_REFIT = 0.4, 20.0
 MAX_REFITS, MIN_GAIN = 3, 1.05
 NUM_REPLICATES = 16
 # Draws of each replicate, round after round.
-ROUNDS = (256, 256, 512, 1024)
+ROUNDS = (256, 256, 512, 1024, 2048)
+# Draws of each replicate, beyond those, where scouts found heavier points.
+MORE = 512
 # How often the stages from fitting on are gone through: what the first check finds is fitted.
 MAX_ATTEMPTS = 2
 # Nothing more is drawn if so many times all rounds would not be enough.
-HOPELESS = 2.0
+HOPELESS = 1.5
 LANE = "the mixture, with all data sets at once"
 
 
@@ -210,10 +214,11 @@ class _Lane:
             for part in self.states[k].found
             if part not in self.states[k].groups or part in self.states[k].missed
         ]
-        sizes = [len(self.states[k].found[part].points) for k, part in pairs]
+        thinned = {(k, part): _thinned(self.states[k].found[part]) for k, part in pairs}
+        sizes = [len(item.points) for item in thinned.values()]
         for size in dict.fromkeys(sizes):
             some = [pair for pair, own in zip(pairs, sizes, strict=True) if own == size]
-            found = [self.states[k].found[part] for k, part in some]
+            found = [thinned[pair] for pair in some]
             is_held_out = found[0].chains % 4 == 0
             rngs = [
                 np.random.default_rng(
@@ -280,9 +285,21 @@ class _Lane:
         wanted = [(k, part) for k in self.left for part in self._checked_parts(k)]
         found = self._scouted(wanted, "check", is_plain=self.is_hierarchy)
         self._take(found)
-        for k in self.left:
+        self._compare(self.left, found)
+        # The heaviest of more draws is heavier, and the tails of a mixture that fits are in reach.
+        missed = [k for k in self.left if self.states[k].missed and not self.states[k].attempt]
+        more = self._drawn({k: self._proposal(k) for k in missed}, MORE, "more", NUM_REPLICATES)
+        for k, draws in more.items():
+            self.states[k] = self.states[k]._replace(draws=Draws.join([self._draws(k), draws]))
+        self._compare(missed, found)
+
+    def _compare(self, numbers: list[int], found: dict[Pair, _Found]) -> None:
+        """Notes what scouts found of some data sets that weighs more than any draw."""
+        for k in numbers:
             self.states[k] = self.states[k]._replace(missed=frozenset())
         for (k, part), item in found.items():
+            if k not in numbers:
+                continue
             state = self.states[k]
             beyond = _beyond(state, part, item)
             unseen = state.unseen | {part: beyond.left_out}
@@ -395,6 +412,11 @@ class _Lane:
         assert proposal is not None
         return proposal
 
+    def _draws(self, k: int) -> Draws:
+        draws = self.states[k].draws
+        assert draws is not None
+        return draws
+
     def _prior(self, k: int) -> Mixture:
         prior = self.states[k].prior
         assert prior is not None
@@ -477,6 +499,12 @@ class _Found(NamedTuple):
 
     exploration: Exploration
     log_density: np.ndarray
+
+
+def _thinned(exploration: Exploration) -> Exploration:
+    """So many points that a fit takes little time: states of a chain are much alike."""
+    step = math.ceil(len(exploration.points) / MAX_FIT_POINTS)
+    return Exploration(*(column[::step] for column in exploration))
 
 
 def _beyond(state: State, part: Part, found: _Found) -> Beyond:
