@@ -79,7 +79,7 @@ def schools(y: Any) -> Any:
 
 
 def schools_truth(y: np.ndarray) -> float:
-    """Effects and their mean integrate out: the mean of all data has variance 100 + (τ² + 100)/8."""
+    """Effects and their mean integrate out: the data's mean has variance 100 + (τ² + 100)/8."""
     tau = np.linspace(1e-4, 100.0, 100_001)
     variance = tau**2 + 100.0
     of_mean = 100.0 + variance / 8

@@ -216,7 +216,7 @@ class _DataSets(NamedTuple):
     """Data sets by name, and what was wrong with those that could not be read."""
 
     sets: dict[str, Any]
-    errors: dict[str, str]
+    errors: dict[str | int, str]
 
 
 def read_folder(folder: Path, signature: inspect.Signature) -> _DataSets:
@@ -249,7 +249,8 @@ def read_groups(path: Path, group_by: str, signature: inspect.Signature) -> _Dat
         raise click.UsageError(f"--group-by {group_by}: {path} has the columns {header}.")
     names = [row[header.index(group_by)].strip() for row in rows]
     others = {name: place for place, name in enumerate(header) if name != group_by}
-    columns, errors = {}, {}
+    columns: dict[str, np.ndarray] = {}
+    errors: dict[str | int, str] = {}
     for column, place in _wanted_columns(signature, others).items():
         columns[column], bad = _numbers([row[place] for row in rows])
         for row in reversed(bad):

@@ -11,7 +11,7 @@ import jax
 
 from estimand.density import Density
 from estimand.methods import unsuited
-from estimand.model import Bound, Expectation, ExpectationProgram, rebound
+from estimand.model import Bound, BranchingExpectation, Expectation, ExpectationProgram, rebound
 from estimand.sampling import named_key
 
 Name = str | int
@@ -28,13 +28,9 @@ class DataSet(NamedTuple):
 class Entrant(NamedTuple):
     """A data set that is bound to the program, and its random key."""
 
-    data: DataSet
+    name: Name
     expectation: Bound
     key: jax.Array
-
-    @property
-    def name(self) -> Name:
-        return self.data.name
 
 
 @dataclasses.dataclass
@@ -44,14 +40,14 @@ class Group:
     `reason` says why all of them are run on their own; empty if they are not.
     """
 
-    first: Bound
+    first: Expectation
     density: Density | None
     reason: str
     waiting: list[Entrant] = dataclasses.field(default_factory=list)
 
     @classmethod
-    def of(cls, first: Bound) -> Group:
-        if not isinstance(first, Expectation):
+    def of(cls, first: Expectation) -> Group:
+        if isinstance(first, BranchingExpectation):
             return cls(first, None, "the program branches")
         if not any(first.data.is_array[: first.data.num_data]):
             return cls(first, None, "the data are compiled into the program")
@@ -80,14 +76,15 @@ class Binder:
         known = self._groups.setdefault(_shape_of(data), [])
         key = named_key(self.rng_key, "data set", data.name)
         for group in known:
-            if isinstance(group.first, Expectation):
-                again = rebound(group.first, data.args, data.kwargs)
-                if again is not None:
-                    group.waiting.append(Entrant(data, again, key))
-                    return group
+            if group.density is None:
+                continue
+            again = rebound(group.first, data.args, data.kwargs)
+            if again is not None:
+                group.waiting.append(Entrant(data.name, again, key))
+                return group
         group = Group.of(self.program(*data.args, **data.kwargs))
         known.append(group)
-        group.waiting.append(Entrant(data, group.first, key))
+        group.waiting.append(Entrant(data.name, group.first, key))
         return group
 
 

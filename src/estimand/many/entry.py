@@ -163,7 +163,6 @@ class _Work:
         for group in self.binder.groups:
             if group.waiting:
                 self._pass_over(group)
-        self.waiting = self._rebound()
         if executor is None:
             self._run_here()
         else:
@@ -227,19 +226,6 @@ class _Work:
         )
 
     # --- one by one ---
-
-    def _rebound(self) -> list[_Waiting]:
-        """What waits, bound by the program itself, which refuses impossible data as ever."""
-        found = []
-        for entrant, reason in self.waiting:
-            self.interruption.check()
-            try:
-                expectation = self.program(*entrant.data.args, **entrant.data.kwargs)
-            except Exception as error:  # noqa: BLE001 - as in `_bound`
-                self.errors[entrant.name] = _message(error)
-            else:
-                found.append(_Waiting(entrant._replace(expectation=expectation), reason))
-        return found
 
     def _run_here(self) -> None:
         for entrant, reason in self.waiting:

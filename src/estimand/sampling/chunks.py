@@ -123,7 +123,7 @@ def _is_small(jaxpr: core.Jaxpr) -> bool:
     return not has_loop(jaxpr) and _largest_bytes(jaxpr) <= MAX_SMALL_BYTES
 
 
-def _batch_size(count: int, num_bytes: int, max_rows: int) -> int:
+def _batch_size(count: int, num_bytes: int, max_rows: int = MAX_ROWS) -> int:
     """How many rows are worked on at a time, given the bytes of the largest array for one."""
     if jax.default_backend() != "cpu":
         return count
