@@ -33,9 +33,9 @@ STUDENT_SHARE = 0.2
 BATCH = 4
 # Steps of expectation maximisation: with points held out, with all, and in a refit.
 STEPS, LAST_STEPS, REFIT_STEPS = 12, 4, 6
-# Points per dimension that a covariance is averaged with, and that a present one counts for in a
-# refit.
-TRUST, REFIT_TRUST = 2.0, 10.0
+# Points per dimension that a covariance is averaged with, fewer in the last steps, where narrow
+# modes have found their components; and that a present one counts for in a refit.
+TRUST, LAST_TRUST, REFIT_TRUST = 2.0, 0.2, 10.0
 
 
 class _Gaussians(NamedTuple):
@@ -111,7 +111,7 @@ def _fit(
         single = _em(monomials, train, middle, 1)
         several = _em(monomials, train, _starting(np.stack(starts)), STEPS)
         scores = [_mean_log_density(each, monomials, test) for each in (single, several)]
-        several = _em(monomials, weights, several, LAST_STEPS)
+        several = _em(monomials, weights, several, LAST_STEPS, trust=LAST_TRUST)
         chosen = [
             rich if gain > MIN_GAIN else plain
             for plain, rich, gain in zip(
