@@ -20,8 +20,7 @@ from scipy import stats
 
 import estimand as ep
 from estimand.many import entry
-from estimand.methods import LANE
-from estimand.methods.many import Outcome
+from estimand.methods import LANE, Outcome
 from estimand.record import RecordError
 from estimand.runtime import Progress
 from problems import many as programs
@@ -91,6 +90,21 @@ def test_rare_events() -> None:
     truths = programs.tails(y)
     assert truths.min() < 1e-12
     assert_right(ep.estimate_many(programs.beyond, list(y)), truths, most_alone=0.2)
+
+
+def test_signs_that_follow_from_the_data() -> None:
+    """f is never negative for some data, and never positive for others."""
+
+    @ep.expectation
+    def scaled(factor: Any) -> Any:
+        x = numpyro.sample("x", dist.Normal(0.0, 1.0))
+        return factor * x**2
+
+    factors = [2.0, -3.0, 0.5]
+    estimates = ep.estimate_many(scaled, factors)
+    assert not estimates.on_their_own
+    for estimate, factor in zip(estimates.values(), factors, strict=True):
+        assert abs(estimate.value - factor) < 5 * estimate.standard_error
 
 
 # --- what is wrong with one says nothing of the others ---
@@ -181,6 +195,22 @@ def test_a_program_that_fails_on_its_own_is_reported(monkeypatch: pytest.MonkeyP
     estimates = ep.estimate_many(programs.cube, {"good": 1.0, "bad": 2.0})
     assert estimates.failed == {"bad": "RuntimeError: no more disk"}
     assert estimates["good"].status
+
+
+def test_a_pass_that_raises_is_made_one_by_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    run_lane = entry.run_lane
+
+    def failing(densities: Any, *others: Any) -> Any:
+        if any(float(density.arrays[0]) == 2.0 for density in densities):
+            raise FloatingPointError("too much")
+        return run_lane(densities, *others)
+
+    before = ep.estimate_many(programs.cube, {"a": 1.0})
+    monkeypatch.setattr(entry, "run_lane", failing)
+    estimates = ep.estimate_many(programs.cube, {"a": 1.0, "b": 2.0})
+    assert estimates.on_their_own == ("b",)
+    assert any("FloatingPointError: too much" in note for note in estimates["b"].run.notes)
+    assert estimates["a"].value == before["a"].value
 
 
 def test_shapes_are_compiled_once_each() -> None:

@@ -112,7 +112,7 @@ def test_swarms_find_each_posterior(kernel: Any) -> None:
 
 def test_a_density_without_mass_is_lost_and_the_others_are_not() -> None:
     first = Density.of(normal(np.zeros(2)))
-    data = [np.zeros(2), np.array([np.nan, 0.0]), np.ones(2)]
+    data: list[Any] = [np.zeros(2), np.array([np.nan, 0.0]), np.ones(2)]
     each = [dataclasses.replace(first, arrays=(row,)) for row in data]
     swarm = run_swarms(RandomWalk(), stacked(each), [(1,), (2,), (3,)], SwarmSize(64, 2), 256)
     assert swarm.is_lost.tolist() == [False, True, False]

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 import jax
 
 from estimand import record as records
+from estimand.density import Density
 from estimand.estimate import Estimate, further_run, runtime_for, single_run
 from estimand.many.datasets import (
     Binder,
@@ -24,7 +25,7 @@ from estimand.many.datasets import (
     number_of,
 )
 from estimand.many.estimates import Estimates, without_draws
-from estimand.methods import Auto, Method, Run, run_lane
+from estimand.methods import Auto, Method, Outcome, Run, run_lane
 from estimand.model import Bound, ExpectationProgram
 from estimand.record import Question
 from estimand.runtime import (
@@ -33,6 +34,7 @@ from estimand.runtime import (
     Listener,
     LocalRuntime,
     Progress,
+    Runtime,
     Task,
     bar,
     cache_on_disk,
@@ -42,7 +44,7 @@ from estimand.runtime import (
     this_precision,
     warn_of_wrong_code,
 )
-from estimand.trust import checked
+from estimand.trust import Goal, checked
 
 # Data sets in one pass: their draws are in memory at the same time. Not measured; with more of
 # them little is gained, and Ctrl-C waits longer.
@@ -193,7 +195,7 @@ class _Work:
         densities = [group.density_of(entrant) for entrant in entrants]
         with CompilationClock(self.interruption.check) as clock:
             keys = [entrant.key for entrant in entrants]
-            outcomes = run_lane(densities, keys, self.method.goal, runtime)
+            outcomes = _outcomes(densities, keys, self.method.goal, runtime)
         seconds = time.perf_counter() - started
         shares = clock.seconds / len(entrants), (seconds - clock.seconds) / len(entrants)
         for entrant, density, outcome in zip(entrants, densities, outcomes, strict=True):
@@ -208,7 +210,7 @@ class _Work:
                 run = run.with_notes(*group.first.notes)
                 self._finish(entrant, self._estimate(entrant, run, density, shares))
 
-    def _estimate(self, entrant: Entrant, run: Run, density: Any, seconds: Any) -> Estimate:
+    def _estimate(self, entrant: Entrant, run: Run, density: Density, seconds: tuple) -> Estimate:
         expectation = entrant.expectation
         assert expectation.output is not None
         if this_precision() == "single":
@@ -290,6 +292,19 @@ class _Work:
             ),
             seconds=seconds,
         )
+
+
+def _outcomes(
+    densities: list[Density], keys: list[jax.Array], goal: Goal, runtime: Runtime
+) -> list[Outcome]:
+    """What the pass says; if it raises, of one data set after the other, and why of some not."""
+    try:
+        return run_lane(densities, keys, goal, runtime)
+    except Exception as error:  # noqa: BLE001 - the default method may do what the pass cannot
+        if len(densities) == 1:
+            return [Outcome(None, _message(error))]
+    pairs = zip(densities, keys, strict=True)
+    return [_outcomes([density], [key], goal, runtime)[0] for density, key in pairs]
 
 
 def run_alone(expectation: Bound, method: Method, key: jax.Array) -> Estimate | str:

@@ -3,7 +3,7 @@
 from estimand.methods.adaptive import AdaptiveIS
 from estimand.methods.auto import Auto
 from estimand.methods.branching import estimate_branches
-from estimand.methods.many import LANE, run_lane, unsuited
+from estimand.methods.many import LANE, Outcome, run_lane, unsuited
 from estimand.methods.posterior_bridge import PosteriorBridge
 from estimand.methods.posterior_mcmc import PosteriorMCMC
 from estimand.methods.protocol import Cost, Method, Run, interrupted
@@ -18,6 +18,7 @@ __all__ = [
     "Auto",
     "Cost",
     "Method",
+    "Outcome",
     "PosteriorBridge",
     "PosteriorMCMC",
     "Run",

@@ -49,7 +49,8 @@ from estimand.trust import Goal, thresholds
 
 # Prior draws of every data set, and of every scout.
 PROBE = 1024
-# Chains and moves of scouts: random walks in few dimensions, gradients in more.
+# Chains and moves of scouts: in few dimensions, and from 7 on, where three explorations have the
+# 6,000 points that rule out a missed mode.
 SMALL, LARGE = SwarmSize(256, 2), SwarmSize(512, 3)
 MAX_DIMENSION = 20
 MAX_PARTS = 100
@@ -138,12 +139,13 @@ class _Lane:
             coordinates = coordinates.standardised()
         self.runtime = runtime
         self.kernel = cast(DrivenKernel, SMC().kernel_for(coordinates).structure())
-        self.size = LARGE if self.kernel.needs_gradient else SMALL
-        parts, looks = parts_of(coordinates), looks_of(coordinates)
+        has_many_dimensions = first.dimension >= thresholds.MIN_EXPLORED_DIMENSION
+        self.size = LARGE if has_many_dimensions else SMALL
         limits = Limits(goal, math.inf, math.inf)
         sizes = Sizes(PILOT, ROUNDS[0], NUM_REPLICATES)
+        # Signs and bounds of outputs follow from the data, too.
         self.plans = [
-            Plan(own, own, parts, SMC(), sizes, limits, key, 0.0, looks)
+            Plan(own, own, parts_of(own), SMC(), sizes, limits, key, 0.0, looks_of(own))
             for density, key in zip(densities, keys, strict=True)
             for own in [dataclasses.replace(coordinates, arrays=density.arrays)]
         ]
@@ -475,8 +477,8 @@ class _Lane:
     def _checked_parts(self, k: int) -> tuple[Part, ...]:
         """What fresh scouts look for: γ, all that was explored, and where f matters.
 
-        After something was missed, that alone, as in `AdaptiveIS`. Not γf± whose f is nowhere much
-        larger than its mean: the scouts of γ look there, too.
+        After something was missed, that alone, as in `AdaptiveIS`. In few dimensions not γf± whose
+        f is nowhere much larger than its mean: the scouts of γ look there, too.
         """
         plan, state = self.plans[k], self.states[k]
         assert state.draws is not None
@@ -488,7 +490,8 @@ class _Lane:
             estimate = output_estimate(Means.of(state.draws), part.output)
             size = thresholds.exp(state.draws.weights(part).log_mean - log_z2)
             is_small = NEGLIGIBLE * size < plan.limits.goal.allowed(estimate)
-            is_even = plan.density.farthest(part.output) * MAX_HIDDEN_SHARE <= estimate.magnitude
+            largest = plan.density.farthest(part.output)
+            is_even = self.size is SMALL and largest * MAX_HIDDEN_SHARE <= estimate.magnitude
             if not is_small and not is_even:
                 parts[part] = None
         return (*parts, *centred_looks(plan, state.draws))
