@@ -31,6 +31,7 @@ PACKAGES = (
     "plots",
     "view",
     "estimate",
+    "many",
     "cli",
     "__init__",
 )
@@ -40,7 +41,8 @@ CORE = {"jax", "numpyro", "numpy", "estimand", "scipy", "threadpoolctl"}
 # command line.
 EXTRAS = {
     "rich": {"runtime", "view"},
-    "xarray": {"record", "estimate"},
+    "xarray": {"record", "estimate", "many"},
+    "pandas": {"many"},
     "matplotlib": {"plots", "view"},
     "click": {"cli"},
     "cloudpickle": {"runtime"},

@@ -48,7 +48,10 @@ MAIN = [
     "estimate_expectation",
     "log_evidence",
     "load",
+    "estimate_many",
+    "load_many",
     "Estimate",
+    "Estimates",
     "Auto",
     "Economical",
     "AdaptiveIS",
@@ -70,6 +73,7 @@ METHODS_OF_ESTIMATE = [
     for name, function in inspect.getmembers(ep.Estimate, inspect.isfunction)
     if not name.startswith("_") and name not in ("bounds", "structured", "part", "draws_of")
 ]
+METHODS_OF_ESTIMATES = ["summary", "to_dataframe", "to_dataset", "save"]
 
 
 @ep.expectation
@@ -86,7 +90,8 @@ def result() -> ep.Estimate:
 
 def examples_of(name: str) -> list[doctest.DocTest]:
     owner, _, method = name.rpartition(".")
-    found = getattr(ep.Estimate, method) if owner == "Estimate" else PUBLIC[name]
+    is_method = owner in ("Estimate", "Estimates")
+    found = getattr(PUBLIC[owner], method) if is_method else PUBLIC[name]
     return [
         test for test in doctest.DocTestFinder(recurse=False).find(found, name) if test.examples
     ]
@@ -97,6 +102,7 @@ def examples_of(name: str) -> list[doctest.DocTest]:
     [
         *(pytest.param(name, marks=[pytest.mark.slow] * (name in SLOW)) for name in MAIN),
         *(f"Estimate.{method}" for method in METHODS_OF_ESTIMATE),
+        *(f"Estimates.{method}" for method in METHODS_OF_ESTIMATES),
     ],
 )
 def test_examples_in_docstrings(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -125,7 +131,7 @@ def test_docstrings_name_every_argument(name: str) -> None:
     found = PUBLIC[name]
     text = inspect.getdoc(found)
     assert text
-    is_made_by_users = name in MAIN and name != "Estimate"
+    is_made_by_users = name in MAIN and name not in ("Estimate", "Estimates")
     if is_made_by_users or name in ("RandomWalk", "MALA", "HMC", "NUTS", "IndependentT"):
         section = text.split("Args:")[1]
         for parameter in parameters_of(found):

@@ -16,6 +16,7 @@ The rooms, in the order in which data flow through them; each imports only from 
     plots/       plots of a record, a file for each
     view/        diagnosis, tables, report
     estimate     the entry points
+    many/        the same for many data sets
     cli          the command line
 """
 
@@ -29,6 +30,7 @@ from estimand.estimate import (
 )
 from estimand.estimators import SMC, AnIS, BridgeSampling, ImportanceSampling
 from estimand.kernels import HMC, MALA, NUTS, IndependentT, RandomWalk
+from estimand.many import Estimates, estimate_many, load_many
 from estimand.methods import (
     SKIP,
     TABI,
@@ -76,6 +78,7 @@ __all__ = [
     "Density",
     "Economical",
     "Estimate",
+    "Estimates",
     "EstimationError",
     "Evidence",
     "Expectation",
@@ -93,6 +96,7 @@ __all__ = [
     "SimulatorError",
     "Status",
     "estimate_expectation",
+    "estimate_many",
     "event",
     "expect",
     "expectation",
@@ -102,5 +106,6 @@ __all__ = [
     "geometric",
     "linear",
     "load",
+    "load_many",
     "log_evidence",
 ]

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import csv
+import dataclasses
 import importlib.util
 import inspect
 import json
@@ -20,12 +21,13 @@ import traceback
 from collections.abc import Callable, Iterator
 from concurrent.futures import Executor, ProcessPoolExecutor
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from estimand.estimate import Estimate, estimate_expectation, load
 from estimand.estimators import AnIS
+from estimand.many import estimate_many
 from estimand.methods import TABI, Auto, Method, PosteriorMCMC
 from estimand.model import Expectation, ExpectationProgram, ProgramError
 from estimand.record import MergeError, RecordError
@@ -89,16 +91,10 @@ def load_program(spec: str) -> ExpectationProgram | Expectation:
 
 def read_data(path: Path) -> tuple[list[Any], dict[str, Any]]:
     """Positional and keyword arguments from a JSON, CSV, NPZ or NPY file."""
-    readers: dict[str, Callable[[Path], Any]] = {
-        ".json": _read_json,
-        ".csv": _read_csv,
-        ".npz": _read_numpy,
-        ".npy": _read_numpy,
-    }
-    reader = readers.get(path.suffix.lower())
+    reader = _READERS.get(path.suffix.lower())
     if reader is None:
         raise click.UsageError(
-            f"data {path}: the ending must be one of {', '.join(readers)}; it is {path.suffix!r}."
+            f"data {path}: the ending must be one of {', '.join(_READERS)}; it is {path.suffix!r}."
         )
     if not path.is_file():
         raise click.UsageError(f"data {path}: there is no such file.")
@@ -127,28 +123,42 @@ def _read_json(path: Path) -> Any:
 
 
 def _read_csv(path: Path) -> dict[str, np.ndarray]:
+    header, rows = _read_cells(path)
+    columns: dict[str, np.ndarray] = {}
+    for place, name in enumerate(header):
+        columns[name], bad = _numbers([row[place] for row in rows])
+        if bad:
+            raise ValueError(_not_a_number(name, bad[0], rows[bad[0]][place]))
+    return columns
+
+
+def _read_cells(path: Path) -> tuple[list[str], list[list[str]]]:
+    """The names of columns, and the rows as text."""
     with path.open(newline="") as file:
-        rows = list(csv.reader(file))
-    rows = [row for row in rows if row]
+        rows = [row for row in csv.reader(file) if row]
     if len(rows) < 2:
         raise ValueError("expected a row of column names and then rows of numbers")
     header = [name.strip() for name in rows[0]]
-    columns: dict[str, np.ndarray] = {}
-    for number, name in enumerate(header):
-        cells = []
-        for line, row in enumerate(rows[1:], start=2):
-            if len(row) != len(header):
-                raise ValueError(f"row {line} has {len(row)} cells; the header has {len(header)}")
-            try:
-                cells.append(float(row[number]))
-            except ValueError:
-                raise ValueError(
-                    f"row {line}, column {name!r}: {row[number]!r} is not a number"
-                ) from None
-        column = np.asarray(cells)
-        is_whole = np.isfinite(column).all() and (column == np.round(column)).all()
-        columns[name] = column.astype(int) if is_whole and "." not in rows[1][number] else column
-    return columns
+    for line, row in enumerate(rows[1:], start=2):
+        if len(row) != len(header):
+            raise ValueError(f"row {line} has {len(row)} cells; the header has {len(header)}")
+    return header, rows[1:]
+
+
+def _numbers(cells: list[str]) -> tuple[np.ndarray, list[int]]:
+    """A column of text as numbers, and the places of cells that are none."""
+    numbers, bad = np.full(len(cells), math.nan), []
+    for place, cell in enumerate(cells):
+        try:
+            numbers[place] = float(cell)
+        except ValueError:
+            bad.append(place)
+    is_whole = np.isfinite(numbers).all() and (numbers == np.round(numbers)).all()
+    return (numbers.astype(int) if is_whole and "." not in cells[0] else numbers), bad
+
+
+def _not_a_number(column: str, place: int, cell: str) -> str:
+    return f"row {place + 2}, column {column!r}: {cell!r} is not a number"
 
 
 def _read_numpy(path: Path) -> Any:
@@ -156,6 +166,14 @@ def _read_numpy(path: Path) -> Any:
         return np.load(path, allow_pickle=False)
     with np.load(path, allow_pickle=False) as arrays:
         return dict(arrays)
+
+
+_READERS: dict[str, Callable[[Path], Any]] = {
+    ".json": _read_json,
+    ".csv": _read_csv,
+    ".npz": _read_numpy,
+    ".npy": _read_numpy,
+}
 
 
 def bind(spec: str, data: Path | None) -> Expectation:
@@ -179,16 +197,73 @@ def bind(spec: str, data: Path | None) -> Expectation:
     return program(*positional, **named)
 
 
-def _wanted_columns(signature: inspect.Signature, columns: dict[str, Any]) -> dict[str, Any]:
+def _wanted_columns(
+    signature: inspect.Signature, columns: dict[str, Any], *, is_quiet: bool = False
+) -> dict[str, Any]:
     """The columns that the program has arguments for; a table may have more."""
     parameters = signature.parameters
     if any(p.kind is inspect.Parameter.VAR_KEYWORD for p in parameters.values()):
         return columns
     unused = [name for name in columns if name not in parameters]
     if unused and len(unused) < len(columns):
-        _say(f"columns without an argument of that name are left out: {', '.join(unused)}")
+        if not is_quiet:
+            _say(f"columns without an argument of that name are left out: {', '.join(unused)}")
         return {name: column for name, column in columns.items() if name in parameters}
     return columns
+
+
+class _DataSets(NamedTuple):
+    """Data sets by name, and what was wrong with those that could not be read."""
+
+    sets: dict[str, Any]
+    errors: dict[str | int, str]
+
+
+def read_folder(folder: Path, signature: inspect.Signature) -> _DataSets:
+    """A data set from each file, by the file's name without its ending."""
+    found = _DataSets({}, {})
+    files = [path for path in sorted(folder.iterdir()) if path.suffix.lower() in _READERS]
+    for path in files:
+        if path.stem in found.sets or path.stem in found.errors:
+            raise click.UsageError(f"data {folder}: two files have the name {path.stem!r}.")
+        try:
+            positional, named = read_data(path)
+        except click.UsageError as error:
+            found.errors[path.stem] = error.message
+            continue
+        if path.suffix.lower() == ".csv":
+            named = _wanted_columns(signature, named, is_quiet=True)
+        found.sets[path.stem] = tuple(positional) or named
+    if not files:
+        raise click.UsageError(f"data {folder}: no file ends in {', '.join(_READERS)}.")
+    return found
+
+
+def read_groups(path: Path, group_by: str, signature: inspect.Signature) -> _DataSets:
+    """A data set from the rows of a CSV table that have the same entry in a column."""
+    try:
+        header, rows = _read_cells(path)
+    except (ValueError, OSError) as error:
+        raise click.UsageError(f"data {path}: {error}") from error
+    if group_by not in header:
+        raise click.UsageError(f"--group-by {group_by}: {path} has the columns {header}.")
+    names = [row[header.index(group_by)].strip() for row in rows]
+    others = {name: place for place, name in enumerate(header) if name != group_by}
+    columns: dict[str, np.ndarray] = {}
+    errors: dict[str | int, str] = {}
+    for column, place in _wanted_columns(signature, others).items():
+        columns[column], bad = _numbers([row[place] for row in rows])
+        for row in reversed(bad):
+            errors[names[row]] = _not_a_number(column, row, rows[row][place])
+    rows_of: dict[str, list[int]] = {}
+    for row, name in enumerate(names):
+        rows_of.setdefault(name, []).append(row)
+    sets = {
+        name: {column: numbers[own] for column, numbers in columns.items()}
+        for name, own in rows_of.items()
+        if name not in errors
+    }
+    return _DataSets(sets, errors)
 
 
 def _check_output(path: Path | None, option: str) -> None:
@@ -311,8 +386,9 @@ def main() -> None:
 _program = click.argument("program", metavar="FILE.py:PROGRAM")
 _data = click.option(
     "--data",
-    type=click.Path(path_type=Path, dir_okay=False),
-    help="Arguments of the program by name: a JSON object, CSV columns, or the arrays of an NPZ.",
+    type=click.Path(path_type=Path),
+    help="Arguments of the program by name: a JSON object, CSV columns, or the arrays of an NPZ. "
+    "A folder for `run` has a file for each of many data sets.",
 )
 _seed = click.option(
     "--seed", type=click.IntRange(0), default=0, show_default=True, help="The random key."
@@ -369,7 +445,16 @@ _record = click.argument("record", type=click.Path(path_type=Path, dir_okay=Fals
 
 @main.command()
 @_of_a_program
-@click.option("--output", type=click.Path(path_type=Path), help="Save the record to this file.")
+@click.option(
+    "--group-by",
+    metavar="COLUMN",
+    help="Take the rows of a CSV table that have the same entry in this column for a data set.",
+)
+@click.option(
+    "--output",
+    type=click.Path(path_type=Path),
+    help="Save the record to this file; those of many data sets to this folder.",
+)
 @click.option(
     "--checkpoint",
     type=click.Path(path_type=Path),
@@ -396,6 +481,7 @@ def run(
     max_seconds: float,
     seed: int,
     precision: str,
+    group_by: str | None,
     output: Path | None,
     checkpoint: Path | None,
     report: Path | None,
@@ -403,7 +489,7 @@ def run(
     dask: str | None,
     as_json: bool,
 ) -> None:
-    """Estimate a program's expectation.
+    """Estimate a program's expectation, for one data set or for each of many.
 
     \b
     Examples:
@@ -413,19 +499,30 @@ def run(
       estimand run model.py:program --checkpoint run.est
       estimand run model.py:program --workers 8
       estimand run model.py:program --json | jq .outputs[0].value
+      estimand run model.py:program --data folder --output estimates
+      estimand run model.py:program --data table.csv --group-by clinic
     """
-    _check_output(output, "--output")
-    _check_output(checkpoint, "--checkpoint")
-    _check_output(report, "--report")
-    _check_plots(report is not None)
-    expectation = _bound(program, data, precision)
-    _say(repr(expectation))
     method = Auto(
         relative_error=relative_error,
         absolute_error=absolute_error,
         max_evaluations=max_evaluations,
         max_seconds=max_seconds,
     )
+    if group_by is not None or (data is not None and data.is_dir()):
+        if checkpoint is not None or report is not None:
+            raise click.UsageError(
+                "--checkpoint and --report are for one data set: leave them out."
+            )
+        many = _read_many(program, data, group_by)
+        with _executor(workers, dask) as executor:
+            _run_many(many, method, seed, precision, output, executor, as_json)
+        return
+    _check_output(output, "--output")
+    _check_output(checkpoint, "--checkpoint")
+    _check_output(report, "--report")
+    _check_plots(report is not None)
+    expectation = _bound(program, data, precision)
+    _say(repr(expectation))
     started = time.perf_counter()
     _say(f"estimating with {method!r}, seed {seed} …")
     with _executor(workers, dask) as executor:
@@ -439,6 +536,65 @@ def run(
         _say(f"report written: {report}")
     _show(result, as_json)
     sys.exit(_exit_code(result))
+
+
+class _Many(NamedTuple):
+    """A program and the data sets that it is to be called with."""
+
+    program: ExpectationProgram
+    data: _DataSets
+
+
+def _read_many(spec: str, data: Path | None, group_by: str | None) -> _Many:
+    program = load_program(spec)
+    if isinstance(program, Expectation):
+        raise click.UsageError(f"{spec} has its data already; leave out --data.")
+    if data is None:
+        raise click.UsageError("--group-by needs a table: give it with --data.")
+    signature = inspect.signature(program.model)
+    if group_by is None:
+        return _Many(program, read_folder(data, signature))
+    if not data.is_file() or data.suffix.lower() != ".csv":
+        raise click.UsageError(f"--group-by needs a CSV table; --data is {data}.")
+    return _Many(program, read_groups(data, group_by, signature))
+
+
+def _run_many(
+    many: _Many,
+    method: Auto,
+    seed: int,
+    precision: str,
+    output: Path | None,
+    executor: Executor | None,
+    as_json: bool,
+) -> None:
+    """Prints, and saves where that is wanted, the estimates of many data sets."""
+    if output is not None and output.exists() and not output.is_dir():
+        raise click.UsageError(f"--output {output} is a file; many data sets need a folder.")
+    program, (sets, unread) = many
+    total = len(sets) + len(unread)
+    _say(f"{program!r}: {total:,} data sets with {method!r}, seed {seed} …")
+    estimates = estimate_many(
+        program, sets, method, rng_key=seed, precision=precision, executor=executor
+    )
+    estimates = dataclasses.replace(estimates, errors=unread | estimates.errors)
+    if output is not None:
+        estimates.save(output)
+        _say(f"records saved: {output}")
+    if as_json:
+        click.echo(json.dumps(_plain(estimates.rows), indent=2, allow_nan=False))
+    else:
+        click.echo(str(estimates.summary()))
+    sys.exit(NOT_TRUSTED if estimates.failed or estimates.unfinished else 0)
+
+
+def _plain(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Rows as JSON takes them: numbers that are not finite as text."""
+
+    def plain(value: Any) -> Any:
+        return str(value) if isinstance(value, float) and not math.isfinite(value) else value
+
+    return [{key: plain(value) for key, value in row.items()} for row in rows]
 
 
 def _bound(program: str, data: Path | None, precision: str) -> Expectation:

@@ -502,7 +502,7 @@ class _Maker:
         self, listener: Listener, book: Journal | None = None
     ) -> AbstractContextManager[LocalRuntime]:
         """Where tasks run: in this process, or by the executor."""
-        return _runtime(
+        return runtime_for(
             self.executor,
             self.question.expectation,
             journal=book,
@@ -571,7 +571,7 @@ class _Maker:
 
 
 @contextlib.contextmanager
-def _runtime(executor: Executor | None, model: Bound, **settings: Any) -> Iterator[LocalRuntime]:
+def runtime_for(executor: Executor | None, model: Bound, **settings: Any) -> Iterator[LocalRuntime]:
     """Where the tasks of a model run; what cannot be sent to workers is refused at once."""
     if executor is None:
         yield LocalRuntime(**settings)
@@ -676,6 +676,18 @@ class _Runs:
         with contextlib.closing(self.runtime.results(tasks)) as results:
             for estimate in results:
                 yield dataclasses.replace(estimate, question=self.maker.question)
+
+
+def single_run(
+    expectation: Bound,
+    method: Method,
+    key: jax.Array,
+    listener: Listener,
+    interruption: Interruption,
+) -> Estimate:
+    """One estimate among many, which Ctrl-C ends without a result."""
+    maker = _Maker(Question(expectation, method), listener, interruption)
+    return maker.made(key, records.provenance_of(expectation, method, key), takes_offers=False)
 
 
 def further_run(expectation: Bound, method: Method, key: jax.Array) -> Estimate:
@@ -792,5 +804,5 @@ def log_evidence(
         estimator.check(density)
         if executor is None or not isinstance(estimator, AdaptiveIS):
             return jax.device_get(estimator.estimate(key, density))
-        with cache_on_disk(), CompilationClock(), _runtime(executor, model) as runtime:
+        with cache_on_disk(), CompilationClock(), runtime_for(executor, model) as runtime:
             return jax.device_get(estimator.estimate_in(runtime, key, density))

@@ -4,6 +4,7 @@ from estimand.methods.adaptive import AdaptiveIS
 from estimand.methods.auto import Auto
 from estimand.methods.branching import estimate_branches
 from estimand.methods.economical import Economical
+from estimand.methods.many import LANE, Outcome, run_lane, unsuited
 from estimand.methods.posterior_bridge import PosteriorBridge
 from estimand.methods.posterior_mcmc import PosteriorMCMC
 from estimand.methods.protocol import Cost, Method, Run, interrupted
@@ -11,6 +12,7 @@ from estimand.methods.self_normalised import SelfNormalised
 from estimand.methods.tabi import SKIP, TABI
 
 __all__ = [
+    "LANE",
     "SKIP",
     "TABI",
     "AdaptiveIS",
@@ -18,10 +20,13 @@ __all__ = [
     "Cost",
     "Economical",
     "Method",
+    "Outcome",
     "PosteriorBridge",
     "PosteriorMCMC",
     "Run",
     "SelfNormalised",
     "estimate_branches",
     "interrupted",
+    "run_lane",
+    "unsuited",
 ]

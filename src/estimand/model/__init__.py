@@ -25,6 +25,7 @@ from estimand.model.numpyro import (
     expectation,
     guide_of,
     propose,
+    rebound,
     source_text,
 )
 from estimand.model.protocol import (
@@ -94,6 +95,7 @@ __all__ = [
     "from_simulator",
     "guide_of",
     "propose",
+    "rebound",
     "shape_of_key",
     "source_text",
 ]

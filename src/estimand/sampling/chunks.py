@@ -86,13 +86,16 @@ def _cut(rows: np.ndarray, size: int) -> list[np.ndarray]:
     return [padded[start : start + size] for start in range(0, len(padded), size)]
 
 
-def vmapped(function: Callable[[Any], Any], rows: Any, copies: int = 1) -> Any:
+def vmapped(
+    function: Callable[[Any], Any], rows: Any, copies: int = 1, max_rows: int = MAX_ROWS
+) -> Any:
     """As `jax.vmap`, under jit, with as many rows at a time as a processor likes.
 
     Args:
         function: of one row.
         rows: a pytree of arrays whose first axis is mapped over.
         copies: how many of these maps run at a time, by a `jax.vmap` around them.
+        max_rows: rows at a time, at the most.
     """
     count = jax.tree.leaves(rows)[0].shape[0]
     row = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape[1:], x.dtype), rows)
@@ -106,7 +109,7 @@ def vmapped(function: Callable[[Any], Any], rows: Any, copies: int = 1) -> Any:
 
     size = count
     if not _is_small(traced.jaxpr):
-        size = _batch_size(count, copies * _largest_bytes(traced.jaxpr))
+        size = _batch_size(count, copies * _largest_bytes(traced.jaxpr), max_rows)
     arrays = jax.vmap(made)(rows) if size == count else lax.map(made, rows, batch_size=size)
     some = iter(arrays)
     every = [
@@ -120,14 +123,14 @@ def _is_small(jaxpr: core.Jaxpr) -> bool:
     return not has_loop(jaxpr) and _largest_bytes(jaxpr) <= MAX_SMALL_BYTES
 
 
-def _batch_size(count: int, num_bytes: int) -> int:
+def _batch_size(count: int, num_bytes: int, max_rows: int = MAX_ROWS) -> int:
     """How many rows are worked on at a time, given the bytes of the largest array for one."""
     if jax.default_backend() != "cpu":
         return count
     limit = MAX_BYTES // num_bytes
     if limit < MIN_ROWS:
         return 1
-    size = divisor(count, min(MAX_ROWS, limit))
+    size = divisor(count, min(max_rows, limit))
     return size if size >= min(MIN_ROWS, count) else divisor(count, limit)
 
 

@@ -92,6 +92,13 @@ def sobol_uniforms(rng: np.random.Generator, count: int, dimension: int) -> np.n
     return sobol.scrambled(rng, math.ceil(math.log2(count)), dimension)[:count]
 
 
+def shifted_uniforms(
+    rng: np.random.Generator, num_replicates: int, count: int, dimension: int
+) -> np.ndarray:
+    """Replicates of Sobol points, one after the other, each with a random shift; count is 2**k."""
+    return sobol.shifted(rng, num_replicates, count.bit_length() - 1, dimension)
+
+
 # --- densities ---
 
 
@@ -203,7 +210,7 @@ def fit(
     if rival is not None:
         frame = rival.means[0], rival.factors[0]
         candidates.append(_fit_in(frame, points, weights, held_out, effective, rng))
-        rival_score = _mean_log_density(_gaussians(rival), points[held_out], weights[held_out])
+        rival_score = _mean_log_density(gaussians_of(rival), points[held_out], weights[held_out])
         candidates.append((rival_score, rival))
     return max(candidates, key=lambda candidate: candidate[0])[1]
 
@@ -227,7 +234,7 @@ def _fit_in(
     train, test = (whitened[~held_out], weights[~held_out]), (whitened[held_out], weights[held_out])
     best, best_score = 1, -np.inf
     for count in COMPONENT_COUNTS:
-        if not _is_supported(count, 0.75 * effective, points.shape[1]):
+        if not is_supported(count, 0.75 * effective, points.shape[1]):
             break
         start = _starting_mixture(*train, count, rng)
         score = _mean_log_density(_em(*train, start, 0.75 * effective), *test)
@@ -236,7 +243,7 @@ def _fit_in(
         elif count > 2 * best:
             break
     start = _starting_mixture(whitened, weights, best, rng)
-    fitted = _with_student(_em(whitened, weights, start, effective), center, root)
+    fitted = with_student(_em(whitened, weights, start, effective), center, root)
     return best_score + float(np.log(np.abs(np.diag(inverse))).sum()), fitted
 
 
@@ -247,7 +254,7 @@ def gaussian(center: np.ndarray, precision: np.ndarray) -> Mixture:
     standard = Mixture(
         np.ones(1), np.zeros((1, dimension)), np.eye(dimension)[None], np.full(1, np.inf)
     )
-    return _with_student(standard, center, root)
+    return with_student(standard, center, root)
 
 
 def refit(
@@ -260,7 +267,7 @@ def refit(
     """
     names = np.arange(log_weights.size)
     effective, points, weights, _ = _thinned(points, log_weights, names, rng, MAX_REFIT_POINTS)
-    present = _gaussians(mixture)
+    present = gaussians_of(mixture)
     trust = _best_trust(present, points, weights, effective, rng)
     if trust is None:
         return mixture
@@ -276,10 +283,11 @@ def refit(
         whitening @ gaussians.factors,
         gaussians.degrees,
     )
-    return _with_student(whitened, center, root)
+    return with_student(whitened, center, root)
 
 
-def _gaussians(mixture: Mixture) -> Mixture:
+def gaussians_of(mixture: Mixture) -> Mixture:
+    """The Gaussians of a mixture alone."""
     chosen = np.isinf(mixture.degrees)
     weights = mixture.weights[chosen]
     return Mixture(
@@ -360,18 +368,20 @@ def _best_shrinkage(
     return candidates[int(np.argmax(scores))]
 
 
-def _with_student(gaussians: Mixture, center: np.ndarray, root: np.ndarray) -> Mixture:
-    """Gaussians moved back from whitened coordinates, together with a Student-t."""
+def with_student(
+    gaussians: Mixture, center: np.ndarray, root: np.ndarray, share: float = STUDENT_SHARE
+) -> Mixture:
+    """Gaussians moved back from whitened coordinates, together with a share of a Student-t."""
     means = center + gaussians.means @ root.T
     gaussians = Mixture(gaussians.weights, means, root @ gaussians.factors, gaussians.degrees)
     student = Mixture(
-        np.array([STUDENT_SHARE]),
+        np.array([share]),
         center[None],
         # Wider than the moments: it is there for what the Gaussians leave out.
         1.2 * root[None],
         np.array([STUDENT_DEGREES]),
     )
-    return Mixture.join([gaussians.scaled(1 - STUDENT_SHARE), student])
+    return Mixture.join([gaussians.scaled(1 - share), student])
 
 
 def _thinned(
@@ -414,7 +424,8 @@ def _held_out(groups: np.ndarray, rng: np.random.Generator) -> np.ndarray:
     return held_out if 0 < held_out.sum() < held_out.size else np.arange(groups.size) % 4 == 0
 
 
-def _is_supported(count: int, effective: float, dimension: int) -> bool:
+def is_supported(count: int, effective: float, dimension: int) -> bool:
+    """Whether so many effective points are enough for so many Gaussians."""
     parameters = count * (1 + dimension + dimension * (dimension + 1) / 2)
     return count == 1 or effective > POINTS_PER_PARAMETER * parameters
 
@@ -433,16 +444,16 @@ def _mean_log_density(mixture: Mixture, points: np.ndarray, weights: np.ndarray)
 def _starting_mixture(
     points: np.ndarray, weights: np.ndarray, count: int, rng: np.random.Generator
 ) -> Mixture:
-    factor = math.sqrt(_prior_variance(count, points.shape[1])) * np.eye(points.shape[1])
+    factor = math.sqrt(prior_variance(count, points.shape[1])) * np.eye(points.shape[1])
     return Mixture(
         np.full(count, 1 / count),
-        _spread_starts(points, weights, count, rng),
+        spread_starts(points, weights, count, rng),
         np.broadcast_to(factor, (count, *factor.shape)).copy(),
         np.full(count, np.inf),
     )
 
 
-def _prior_variance(count: int, dimension: int) -> float:
+def prior_variance(count: int, dimension: int) -> float:
     """What a component's variance is pulled to, in whitened coordinates."""
     return 1.0 if count == 1 else 0.3 / count ** (1.0 / dimension)
 
@@ -466,7 +477,7 @@ def _em(
     dimension, count = points.shape[1], start.size
     prior_points = trust * dimension
     if prior is None:
-        prior = _prior_variance(count, dimension) * np.eye(dimension)
+        prior = prior_variance(count, dimension) * np.eye(dimension)
     data = _Data.of(points, weights * effective / weights.sum())
     mixture, prior = data.scaled(start), prior / (data.scale[:, None] * data.scale)
     last = -np.inf
@@ -597,7 +608,7 @@ def _coefficients(mixture: Mixture) -> np.ndarray:
     return np.concatenate([constants[:, None], slopes, squares], axis=1)
 
 
-def _spread_starts(
+def spread_starts(
     points: np.ndarray, weights: np.ndarray, count: int, rng: np.random.Generator
 ) -> np.ndarray:
     """Starting means far from each other: each drawn by its squared distance to the others."""

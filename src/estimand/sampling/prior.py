@@ -21,12 +21,14 @@ def prior_positions(density: Density, seed: tuple[int, ...], count: int) -> np.n
     """The positions of so many exact draws from the prior."""
     words = np.random.default_rng(seed).integers(2**32, size=(count, 2), dtype=np.uint32)
     plain = dataclasses.replace(density, scales=None, softness=None)
-    positions = in_chunks(lambda rows: _positions(plain, rows), words)
+    positions = in_chunks(lambda rows: draw_positions(plain, rows), words)
     return np.asarray(positions, float)
 
 
 @compiled_per_model(optimisation=0)
-def _positions(density: Density, words: jax.Array) -> jax.Array:
+def draw_positions(density: Density, words: jax.Array) -> jax.Array:
+    """The positions of exact draws from the prior, by random words of a row each."""
+
     def drawn(generator: str) -> jax.Array:
         size = jax.eval_shape(lambda: jax.random.key_data(jax.random.key(0, impl=generator))).size
 
@@ -52,8 +54,12 @@ def comparison_scales(density: Density, seed: tuple[int, ...], count: int) -> np
 
 def spread_of_margins(density: Density, positions: np.ndarray) -> np.ndarray:
     """How far the comparisons of a return expression spread at some positions."""
-    spread = np.asarray(margins(density, positions.astype(jnp.result_type(float))))
-    return 1.48 * _medians(np.abs(spread - _medians(spread)))
+    return spread_of(np.asarray(margins(density, positions.astype(jnp.result_type(float)))))
+
+
+def spread_of(columns: np.ndarray) -> np.ndarray:
+    """How far every column spreads: the median distance from its median, as if it were normal."""
+    return 1.48 * _medians(np.abs(columns - _medians(columns)))
 
 
 def _medians(columns: np.ndarray) -> np.ndarray:

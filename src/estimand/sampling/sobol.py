@@ -71,6 +71,20 @@ def scrambled(rng: np.random.Generator, log2_count: int, dimension: int) -> np.n
     return (_points(_numbers(mixed), shifts) + rng.random(dimension)) * 2.0**-BITS
 
 
+def shifted(
+    rng: np.random.Generator, num_replicates: int, log2_count: int, dimension: int
+) -> np.ndarray:
+    """Replicates of 2**log2_count points, one after the other, each with a shift of its own.
+
+    A digital shift makes every point uniform in the cube; of all that `scrambled` does it is the
+    cheap part.
+    """
+    shifts = rng.integers(0, 1 << BITS, (num_replicates, 1, dimension))
+    points = _points(_directions()[:dimension, :log2_count], np.zeros(dimension, int)) ^ shifts
+    rest = rng.random((num_replicates, 1, dimension))
+    return ((points + rest) * 2.0**-BITS).reshape(-1, dimension)
+
+
 def plain(log2_count: int, dimension: int) -> np.ndarray:
     """The first 2**log2_count Sobol points, which no randomness has touched."""
     directions = _directions()[:dimension, :log2_count]

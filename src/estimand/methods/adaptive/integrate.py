@@ -19,7 +19,7 @@ from estimand.methods.adaptive.plan import (
 )
 from estimand.methods.adaptive.proposal import MAX_SOBOL_DIMENSION
 from estimand.runtime import Runtime
-from estimand.trust import thresholds
+from estimand.trust import OutputEstimate, thresholds
 
 # Draws cost little compared with exploration: at least this share of its evaluations.
 DRAW_SHARE = 0.3
@@ -76,7 +76,7 @@ def integrate(plan: Plan, state: State, runtime: Runtime, offer: Callable[[State
     return state
 
 
-class _Lack(NamedTuple):
+class Lack(NamedTuple):
     """How many times more draws are needed for enough effective ones, and for the goal, too.
 
     At most 1 where there are enough.
@@ -86,7 +86,7 @@ class _Lack(NamedTuple):
     factor: float
 
 
-def _is_hopeless(plan: Plan, state: State, lack: _Lack, reserve: Effort) -> bool:
+def _is_hopeless(plan: Plan, state: State, lack: Lack, reserve: Effort) -> bool:
     """Whether the mixture does not fit: too few draws are effective for any budget."""
     assert state.draws is not None
     size = state.draws.size
@@ -94,20 +94,30 @@ def _is_hopeless(plan: Plan, state: State, lack: _Lack, reserve: Effort) -> bool
     return lack.missing > 1 and lack.factor * size > HOPELESS * (size + left)
 
 
-def _lack(plan: Plan, state: State, runtime: Runtime, draws: Draws) -> _Lack:
+def _lack(plan: Plan, state: State, runtime: Runtime, draws: Draws) -> Lack:
+    if len(plan.parts) > 1:
+        first, *others = _outputs(plan, draws)
+        more = ", …" if others else ""
+        shown = f"{first.value:.5g} ± {first.standard_error:.1g}{more}"
+        report(plan, state, runtime, "integrating", shown)
+    return lack_of(plan, state, draws)
+
+
+def lack_of(plan: Plan, state: State, draws: Draws) -> Lack:
+    """What draws of the state's proposal lack."""
     needed = [
         part for part in state.groups if part.sign != MAGNITUDE or is_material(plan, draws, part)
     ]
     sizes = [draws.ess(part) for part in needed]
     missing = thresholds.ENOUGH_ESS / max(min(sizes), 1e-3)
-    goal, means = plan.limits.goal, Means.of(draws)
+    goal = plan.limits.goal
     if len(plan.parts) == 1:
-        variance = part_variance(means, plan.parts[0])
-        return _Lack(missing, max(missing, variance / goal.relative**2))
-    outputs = [output_estimate(means, output) for output in range(plan.density.num_outputs)]
-    first = outputs[0]
-    more = ", …" if len(outputs) > 1 else ""
-    shown = f"{first.value:.5g} ± {first.standard_error:.1g}{more}"
-    report(plan, state, runtime, "integrating", shown)
-    errors = [output.standard_error / goal.allowed(output) for output in outputs]
-    return _Lack(missing, max(missing, *(error**2 for error in errors)))
+        variance = part_variance(Means.of(draws), plan.parts[0])
+        return Lack(missing, max(missing, variance / goal.relative**2))
+    errors = [output.standard_error / goal.allowed(output) for output in _outputs(plan, draws)]
+    return Lack(missing, max(missing, *(error**2 for error in errors)))
+
+
+def _outputs(plan: Plan, draws: Draws) -> list[OutputEstimate]:
+    means = Means.of(draws)
+    return [output_estimate(means, output) for output in range(plan.density.num_outputs)]

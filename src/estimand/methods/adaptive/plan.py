@@ -203,7 +203,8 @@ def evaluate(density: Density, positions: np.ndarray) -> list[np.ndarray]:
     """Log prior, log likelihood, signs and log-magnitudes at positions."""
     rows = np.asarray(positions, jnp.result_type(float))
     columns = in_pieces(_evaluate, density, rows)
-    return [np.asarray(column, float) for column in columns]
+    # Output after output in memory: each is read on its own, again and again.
+    return [np.asfortranarray(column, float) for column in columns]
 
 
 @compiled_per_model(optimisation=1)

@@ -83,7 +83,15 @@ class Proposal(NamedTuple):
             uniforms = mixtures.sobol_uniforms(rng, *shape)
         else:
             uniforms = rng.random(shape)
+        return self.points(uniforms)
+
+    def points(self, uniforms: np.ndarray) -> np.ndarray:
+        """Points from uniforms, of which there are two more than coordinates."""
         return warp.draw_from(self.pieces, uniforms)
+
+    def log_density(self, points: np.ndarray) -> np.ndarray:
+        """log of the density that is drawn from."""
+        return np.logaddexp.reduce([piece.log_density(points) for piece in self.pieces], axis=0)
 
     def weighed(self, evaluated: Evaluated, replicate: int | np.ndarray) -> Draws:
         """Draws of a replicate, or several, with their density here and their controls."""

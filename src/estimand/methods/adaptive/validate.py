@@ -80,8 +80,13 @@ def _beyond(
     shares = []
     for exploration, item in zip(explorations, evaluated, strict=True):
         log_weights = proposal.weighed(item, 0).log_weights(part)
-        excess = np.maximum(log_weights - heaviest, 0.0)
         weights = relative_weights(exploration.flattened().log_weights)
-        columns = [excess > 0, -np.expm1(-excess)]
-        shares.append(Beyond(*np.average(columns, axis=1, weights=weights).tolist()))
+        shares.append(share_beyond(log_weights, heaviest, weights))
     return state, shares
+
+
+def share_beyond(log_weights: np.ndarray, heaviest: float, weights: np.ndarray) -> Beyond:
+    """How much of some points, which count by weights, weighs more than the heaviest draw."""
+    excess = np.maximum(log_weights - heaviest, 0.0)
+    columns = [excess > 0, -np.expm1(-excess)]
+    return Beyond(*np.average(columns, axis=1, weights=weights).tolist())

@@ -14,6 +14,7 @@ from estimand.model.numpyro.program import (
     expect,
     expectation,
     expression_of,
+    rebound,
 )
 
 __all__ = [
@@ -34,6 +35,7 @@ __all__ = [
     "expression_of",
     "guide_of",
     "propose",
+    "rebound",
     "sample_joint",
     "source_text",
 ]
