@@ -254,5 +254,6 @@ def _read(written: Any) -> Any:
     if name in _CONTAINERS:
         return _CONTAINERS[name](items)
     module, _, qualified = name.partition(":")
-    kind = functools.reduce(getattr, qualified.split("."), importlib.import_module(module))
+    home: Any = importlib.import_module(module)
+    kind = functools.reduce(getattr, qualified.split("."), home)
     return kind(*items)

@@ -132,7 +132,7 @@ def recoordinated_stack(stack: Density, model: Any, positions: np.ndarray) -> Mo
     return Moved(*(np.asarray(column, float) for column in found))
 
 
-@compiled_per_model(static_argnums=0, optimisation=0)
+@compiled_per_model(static_argnums=(0,), optimisation=0)
 def _recoordinated(model: Any, density: Density, positions: jax.Array) -> tuple:
     def of_entry(item: tuple[Density, jax.Array]) -> tuple:
         own, rows = item

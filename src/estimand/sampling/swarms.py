@@ -120,7 +120,7 @@ def run_swarms(
 # --- the compiled moves ---
 
 
-@compiled_per_model(static_argnums=0)
+@compiled_per_model(static_argnums=(0,))
 def _move(kernel: DrivenKernel, density: Density, starts: Any, path: Any, given: Given) -> tuple:
     """The states of chains of every entry, which move by given random numbers."""
 
