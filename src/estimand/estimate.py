@@ -448,22 +448,8 @@ def estimate_expectation(
         >>> abs(result.value - 2.5) < 4 * result.standard_error
         True
     """
-    if isinstance(expectation, ExpectationProgram | SimulatorProgram):
-        raise TypeError(
-            f"program {expectation.name!r} is not bound to data: call it first, as in "
-            f"estimate_expectation({expectation.name}(data))."
-        )
-    if not isinstance(expectation, Bound):
-        raise TypeError(f"expected a bound expectation program, got {expectation!r}.")
-    if expectation.output is None:
-        raise TypeError(f"{expectation.name!r} has no quantity of interest: make it with f=.")
-    if method is None:
-        method = Economical() if isinstance(expectation, SimulatorExpectation) else Auto()
-    if not isinstance(method, Method):
-        hint = ""
-        if isinstance(method, Estimator):
-            hint = f" Did you mean TABI({type(method).__name__}(...))?"
-        raise TypeError(f"expected a method such as TABI(AnIS()), got {method!r}.{hint}")
+    _require_bound(expectation)
+    method = _method_for(expectation, method)
     require_precision("estimate_expectation", precision)
     with (
         in_precision(precision),
@@ -481,6 +467,30 @@ def estimate_expectation(
     if throw and not estimate.status:
         raise EstimationError(estimate)
     return estimate
+
+
+def _require_bound(expectation: Any) -> None:
+    if isinstance(expectation, ExpectationProgram | SimulatorProgram):
+        raise TypeError(
+            f"program {expectation.name!r} is not bound to data: call it first, as in "
+            f"estimate_expectation({expectation.name}(data))."
+        )
+    if not isinstance(expectation, Bound):
+        raise TypeError(f"expected a bound expectation program, got {expectation!r}.")
+    if expectation.output is None:
+        raise TypeError(f"{expectation.name!r} has no quantity of interest: make it with f=.")
+
+
+def _method_for(expectation: Bound, method: Method | None) -> Method:
+    """The method that was asked for, or the default one for such a program."""
+    if method is None:
+        return Economical() if isinstance(expectation, SimulatorExpectation) else Auto()
+    if not isinstance(method, Method):
+        hint = ""
+        if isinstance(method, Estimator):
+            hint = f" Did you mean TABI({type(method).__name__}(...))?"
+        raise TypeError(f"expected a method such as TABI(AnIS()), got {method!r}.{hint}")
+    return method
 
 
 class _Maker:
