@@ -75,8 +75,11 @@ def test_densities_of_a_prior_transform_are_equal(problem: str, seed: int) -> No
 
 def check_answer(problem: str, door: str) -> None:
     stated = STATED[problem]
-    result = ep.estimate_expectation(stated.by_door[door]())
+    result = ep.estimate_expectation(stated.by_door[door](), throw=False)
     [output] = result.outputs
+    # A log prior of a centred hierarchy has no standardised coordinates.
+    is_hard = (problem, door) == ("eight_schools", "log_prior")
+    assert result.status is (ep.Status.not_converged if is_hard else ep.Status.ok)
     stats.assert_estimate(output.value, output.standard_error, stated.truth, degrees=output.degrees)
 
 
