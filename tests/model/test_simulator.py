@@ -131,7 +131,7 @@ def test_a_prior_may_be_a_numpyro_model() -> None:
     program = ep.from_simulator(
         lambda points: 3.0 * points["scale"] - points["x"], prior=prior, f=is_negative
     )
-    result = ep.estimate_expectation(program(), few())
+    result = ep.estimate_expectation(program(), few(), throw=False)
     assert program().simulator.job.inputs.names == ("scale", "x")
     stats.assert_estimate(result.value, result.standard_error, 1.3498980e-3)
 
@@ -262,7 +262,7 @@ def test_evaluations_are_kept_and_not_repeated(tmp_path: Path) -> None:
     assert again.value == first.value
     assert "known from before" in " ".join(again.diagnostics["notes"])
     more = ep.estimate_expectation(failure_of(other, evaluations=path), large, throw=False)
-    assert 0 < other.count <= 130 - 70
+    assert 0 < other.count <= 70
     fresh = ep.estimate_expectation(failure_of(Counting()), large, throw=False)
     assert more.value == fresh.value
     lines = path.read_text().splitlines()

@@ -111,4 +111,6 @@ def _expected_of_round(one: Round, column: int, scale: float) -> float:
     log_terms = one.pool.log_weights[:count] - math.log(count)
     with np.errstate(over="ignore"):
         terms = np.exp(log_terms + one.pool.log_doubts[:, column] - scale)
-    return float(np.sum(terms**2 / one.pool.chances)) / one.size
+    # Where the prior is 0 in floating point, so is the chance.
+    squares = np.divide(terms**2, one.pool.chances, out=np.zeros(count), where=one.pool.chances > 0)
+    return float(squares.sum()) / one.size

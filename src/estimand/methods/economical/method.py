@@ -239,7 +239,8 @@ def _next(
     count, looking = _sizes(method, target, state, left)
     chosen, counts = stages.choose(pool, count, seed)
     points = pool.points[chosen]
-    others = stages.looks(np.concatenate([state.known.points, points]), pool, looking, seed)
+    known = np.concatenate([state.known.points, points])
+    others = stages.looks(target, known, pool, looking, seed)
     every = _simulated(method, target, np.concatenate([points, others]), runtime, state.spent)
     found = every.first(len(points))
     one = Round(

@@ -182,7 +182,8 @@ def pool_of(
     ]
     doubts = _doubts(target, values, nodes)
     log_sizes = np.stack(columns_of(target, values), axis=1)
-    chances = _chances(drawn.log_weights[:CHOICE], log_sizes, doubts.logs)
+    is_sensible = target.is_sensible(points)
+    chances = _chances(drawn.log_weights[:CHOICE], log_sizes, doubts.logs, is_sensible)
     return Pool(
         points=points,
         log_weights=drawn.log_weights,
@@ -236,7 +237,9 @@ def _signed(target: Target, values: Values, tops: list[float]) -> list[np.ndarra
     return found + [values.weights(k, tops[first + k]) for k in range(values.signs.shape[1])]
 
 
-def _chances(log_weights: np.ndarray, log_sizes: np.ndarray, log_doubts: np.ndarray) -> np.ndarray:
+def _chances(
+    log_weights: np.ndarray, log_sizes: np.ndarray, log_doubts: np.ndarray, is_even: np.ndarray
+) -> np.ndarray:
     """By which points are chosen: shares of several kinds, each spread evenly over the targets."""
 
     def spread(logs: np.ndarray) -> np.ndarray | None:
@@ -252,7 +255,7 @@ def _chances(log_weights: np.ndarray, log_sizes: np.ndarray, log_doubts: np.ndar
         (DOUBT_SHARE, spread(log_doubts)),
         (SIZE_SHARE, spread(log_sizes)),
         (PLAIN_SHARE, spread(zero)),
-        (EVEN_SHARE, np.ones(log_weights.size)),
+        (EVEN_SHARE, is_even.astype(float)),
     ]
     chances = np.zeros(log_weights.size)
     for share, found in kinds:

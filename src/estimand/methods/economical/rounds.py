@@ -112,7 +112,7 @@ def design(target: Target, seed: tuple[int, ...]) -> np.ndarray:
     """The first points: prior draws, every second one moved away from the middle."""
     points = target.draw((*seed, 0), design_size(target.dimension))
     points[1::2] *= DESIGN_WIDENED
-    return points
+    return target.drawn_in(points)
 
 
 def fitted(known: Evaluated, before: Surrogate | None, seed: tuple[int, ...]) -> Surrogate:
@@ -143,12 +143,17 @@ def num_looks(dimension: int, max_evaluations: int) -> int:
     return min(LOOKS_PER_DIMENSION * dimension, int(MAX_LOOK_SHARE * max_evaluations))
 
 
-def looks(known: np.ndarray, pool: Pool, count: int, seed: tuple[int, ...]) -> np.ndarray:
+def looks(
+    target: Target, known: np.ndarray, pool: Pool, count: int, seed: tuple[int, ...]
+) -> np.ndarray:
     """Points far from all others, in the ball that has the prior's mass and what was found."""
     rng = np.random.default_rng((*seed, 6))
     points = rng.normal(size=(NUM_CANDIDATES, known.shape[1]))
     radii = _radius(pool) * rng.random(NUM_CANDIDATES) ** (1 / known.shape[1])
     points *= (radii / np.linalg.norm(points, axis=1))[:, None]
+    points = points[target.is_sensible(points)]
+    if not len(points):
+        return points
     distances = np.min(
         [np.sum((points - point) ** 2, axis=1) for point in known], axis=0, initial=np.inf
     )

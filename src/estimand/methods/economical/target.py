@@ -23,6 +23,9 @@ SMALL, LARGE = 256, 8192
 NUM_PRIOR_DRAWS = LARGE
 # A prior whose standard deviation is so many times what its quantiles say has heavy tails.
 HEAVY = 2.0
+# A prior density that is smaller than its largest by so much, as a logarithm, and 2 more for each
+# dimension, is none. It is that of a normal beyond 8 standard deviations.
+NEGLIGIBLE, MAX_MOVES = 35.0, 20
 
 
 class Values(NamedTuple):
@@ -64,6 +67,8 @@ class Target:
         self.centre, self.spread = _middle_and_spread(positions)
         self.prior_draws = self.whitened(positions)
         self.scales: np.ndarray | None = None
+        top = float(self.log_prior(self.prior_draws).max())
+        self.least = top - NEGLIGIBLE - 2.0 * self.dimension
 
     @property
     def dimension(self) -> int:
@@ -99,6 +104,20 @@ class Target:
     def draw(self, seed: tuple[int, ...], count: int) -> np.ndarray:
         """Points from the prior."""
         return self.whitened(prior_positions(self.density, seed, count))
+
+    def is_sensible(self, points: np.ndarray) -> np.ndarray:
+        """Whether the prior has anything there: simulators may not end at absurd inputs."""
+        return self.log_prior(points) >= self.least
+
+    def drawn_in(self, points: np.ndarray) -> np.ndarray:
+        """The same with points that are not sensible moved towards the middle."""
+        points = points.copy()
+        for _ in range(MAX_MOVES):
+            is_absurd = ~self.is_sensible(points)
+            if not is_absurd.any():
+                break
+            points[is_absurd] *= 0.7
+        return points
 
     def inputs(self, points: np.ndarray) -> np.ndarray:
         """What the simulator is called with."""
