@@ -373,7 +373,7 @@ def test_an_executor_runs_what_is_run_on_its_own() -> None:
 
 @pytest.mark.slow
 def test_coverage_over_many_data_sets() -> None:
-    y = data(2, 400)
+    y = data(2, 200)
     assert_right(ep.estimate_many(programs.cube, list(y)), programs.cubes(y), most_alone=0.05)
     assert_right(ep.estimate_many(programs.beyond, list(y)), programs.tails(y), most_alone=0.05)
 
@@ -381,7 +381,7 @@ def test_coverage_over_many_data_sets() -> None:
 @pytest.mark.slow
 def test_two_modes_are_found_or_handed_over() -> None:
     rng = np.random.default_rng(4)
-    y, tilt = np.abs(rng.normal(0.0, 2.0, 100)) + 1.0, rng.normal(0.0, 4.0, 100)
+    y, tilt = np.abs(rng.normal(0.0, 2.0, 40)) + 1.0, rng.normal(0.0, 4.0, 40)
     sets = [{"y": a, "tilt": b} for a, b in zip(y.tolist(), tilt.tolist(), strict=True)]
     truths = np.array([programs.two_modes_truth(*pair) for pair in zip(y, tilt, strict=True)])
     assert_right(ep.estimate_many(programs.two_modes, sets), truths, most_alone=0.2)
@@ -390,9 +390,9 @@ def test_two_modes_are_found_or_handed_over() -> None:
 @pytest.mark.slow
 def test_hierarchies() -> None:
     rng = np.random.default_rng(5)
-    spread = np.abs(rng.normal(0.0, 8.0, (60, 1)))
-    y = 5 * rng.normal(size=(60, 1)) + spread * rng.normal(size=(60, 8))
-    y += 10 * rng.normal(size=(60, 8))
+    spread = np.abs(rng.normal(0.0, 8.0, (30, 1)))
+    y = 5 * rng.normal(size=(30, 1)) + spread * rng.normal(size=(30, 8))
+    y += 10 * rng.normal(size=(30, 8))
     truths = np.array([programs.schools_truth(row) for row in y])
     assert_right(ep.estimate_many(programs.schools, list(y)), truths, most_alone=0.2)
 
@@ -405,7 +405,7 @@ def test_posteriors_far_from_the_prior() -> None:
         numpyro.sample("y", dist.Normal(x, 0.05).to_event(1), obs=y)
         return jax.numpy.exp(x[0])
 
-    y = np.random.default_rng(6).normal(0.0, 5.0, (100, 4))
+    y = np.random.default_rng(6).normal(0.0, 5.0, (50, 4))
     variance = 1 / (1 + 400)
     truths = np.exp(variance * 400 * y[:, 0] + variance / 2)
     assert_right(ep.estimate_many(far, list(y)), truths, most_alone=0.1)
