@@ -410,3 +410,34 @@ def test_ctrl_c_reaches_all_processes_and_gives_what_is_known(folder: Path) -> N
     assert record["outputs"][0]["status"] == "interrupted"
     assert record["outputs"][0]["value"] > 0
     assert "Traceback" not in error
+
+
+SIMULATOR = """
+import jax.numpy as jnp
+import numpyro.distributions as dist
+import estimand as ep
+
+def margin(points):
+    return 3.0 - points["x"]
+
+program = ep.from_simulator(
+    margin,
+    prior={"x": dist.Normal(0.0, 1.0)},
+    likelihood=lambda sites, g, y: dist.Normal(g, 10.0).log_prob(y),
+    f=lambda sites, g: g < 0,
+)
+"""
+
+
+def test_simulators_are_asked_a_thousand_times_at_the_most(tmp_path: Path) -> None:
+    (tmp_path / "model.py").write_text(SIMULATOR)
+    (tmp_path / "data.json").write_text('{"y": 3.0}')
+    result = invoke(tmp_path, "run", "model.py:program", "--data", "data.json", "--json")
+    assert result.exit_code == 0, result.output
+    content = json.loads(result.stdout)
+    assert content["method"] == "Economical()"
+    # The posterior is N(0, 1/1.01).
+    assert abs(content["outputs"][0]["value"] / 1.2851e-03 - 1) < 0.1
+    wrong = invoke(tmp_path, "run", "model.py:program")
+    assert wrong.exit_code == 2
+    assert "(y)" in wrong.stderr

@@ -25,11 +25,16 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from estimand.estimate import Estimate, estimate_expectation, load
+from estimand.estimate import Estimate, default_method, estimate_expectation, load
 from estimand.estimators import AnIS
 from estimand.many import estimate_many
 from estimand.methods import TABI, Auto, Method, PosteriorMCMC
-from estimand.model import Expectation, ExpectationProgram, ProgramError
+from estimand.model import (
+    Bound,
+    ExpectationProgram,
+    ProgramError,
+    SimulatorProgram,
+)
 from estimand.record import MergeError, RecordError
 from estimand.runtime import PRECISIONS, CheckpointError, in_precision
 from estimand.view import Summary, Table, estimate_text
@@ -39,6 +44,8 @@ try:
 except ImportError:
     print("the command line needs click: pip install 'estimand[cli]'", file=sys.stderr)
     sys.exit(2)
+
+Program = ExpectationProgram | SimulatorProgram
 
 STARTERS = Path(__file__).parent / "starters"
 NOT_TRUSTED = 1
@@ -51,7 +58,7 @@ def _say(text: str) -> None:
 # --- input ---
 
 
-def load_program(spec: str) -> ExpectationProgram | Expectation:
+def load_program(spec: str) -> Program | Bound:
     """The program that ``file.py:name`` names; only that file is imported."""
     file, _, name = spec.rpartition(":")
     if not file or not name:
@@ -74,14 +81,10 @@ def load_program(spec: str) -> ExpectationProgram | Expectation:
         last = traceback.format_exception_only(error)[-1].strip()
         raise click.UsageError(f"{file} cannot be imported: {last}") from error
     program = getattr(module, name, None)
-    known = [
-        key
-        for key, value in vars(module).items()
-        if isinstance(value, ExpectationProgram | Expectation)
-    ]
+    known = [key for key, value in vars(module).items() if isinstance(value, Program | Bound)]
     if program is None:
         raise click.UsageError(f"{file} has no {name!r}; it has the programs {known}.")
-    if not isinstance(program, ExpectationProgram | Expectation):
+    if not isinstance(program, Program | Bound):
         raise click.UsageError(
             f"{name!r} in {file} is not an expectation program: put @ep.expectation above it, and "
             "return the quantity of interest."
@@ -176,15 +179,15 @@ _READERS: dict[str, Callable[[Path], Any]] = {
 }
 
 
-def bind(spec: str, data: Path | None) -> Expectation:
+def bind(spec: str, data: Path | None) -> Bound:
     """The program bound to its data, with everything checked that can be."""
     program = load_program(spec)
-    if isinstance(program, Expectation):
+    if isinstance(program, Bound):
         if data is not None:
             raise click.UsageError(f"{spec} has its data already; leave out --data.")
         return program
     positional, named = ([], {}) if data is None else read_data(data)
-    signature = inspect.signature(program.model)
+    signature = program.signature
     if data is not None and data.suffix.lower() == ".csv":
         named = _wanted_columns(signature, named)
     try:
@@ -297,7 +300,7 @@ def _exit_code(result: Estimate) -> int:
 
 
 def _estimate(
-    expectation: Expectation,
+    expectation: Bound,
     method: Method,
     seed: int,
     precision: str,
@@ -396,9 +399,7 @@ _seed = click.option(
 _relative_error = click.option(
     "--relative-error",
     type=click.FloatRange(0, min_open=True),
-    default=0.01,
-    show_default=True,
-    help="Standard error to reach, relative to the value.",
+    help="Standard error to reach, relative to the value; 0.01 by default, 0.05 for simulators.",
 )
 _absolute_error = click.option(
     "--absolute-error",
@@ -410,9 +411,8 @@ _absolute_error = click.option(
 _max_evaluations = click.option(
     "--max-evaluations",
     type=click.IntRange(1),
-    default=8_000_000,
-    show_default=True,
-    help="Densities that may be evaluated, a gradient counting as 3.",
+    help="Densities that may be evaluated, a gradient counting as 3; 8,000,000 by default, and "
+    "1,000 calls of a simulator.",
 )
 _max_seconds = click.option(
     "--max-seconds",
@@ -438,6 +438,19 @@ def _of_a_program(command: Callable) -> Callable:
     for option in reversed(options):
         command = option(command)
     return command
+
+
+class _Limits(NamedTuple):
+    """How precise an estimate shall be, and what it may cost; None where nothing was said."""
+
+    relative_error: float | None
+    absolute_error: float
+    max_evaluations: int | None
+    max_seconds: float
+
+    def of(self, kind: Callable[..., Any]) -> Any:
+        """A method of this kind, with its own defaults."""
+        return kind(**{name: value for name, value in self._asdict().items() if value is not None})
 
 
 _record = click.argument("record", type=click.Path(path_type=Path, dir_okay=False))
@@ -475,9 +488,9 @@ _record = click.argument("record", type=click.Path(path_type=Path, dir_okay=Fals
 def run(
     program: str,
     data: Path | None,
-    relative_error: float,
+    relative_error: float | None,
     absolute_error: float,
-    max_evaluations: int,
+    max_evaluations: int | None,
     max_seconds: float,
     seed: int,
     precision: str,
@@ -502,12 +515,7 @@ def run(
       estimand run model.py:program --data folder --output estimates
       estimand run model.py:program --data table.csv --group-by clinic
     """
-    method = Auto(
-        relative_error=relative_error,
-        absolute_error=absolute_error,
-        max_evaluations=max_evaluations,
-        max_seconds=max_seconds,
-    )
+    limits = _Limits(relative_error, absolute_error, max_evaluations, max_seconds)
     if group_by is not None or (data is not None and data.is_dir()):
         if checkpoint is not None or report is not None:
             raise click.UsageError(
@@ -515,13 +523,14 @@ def run(
             )
         many = _read_many(program, data, group_by)
         with _executor(workers, dask) as executor:
-            _run_many(many, method, seed, precision, output, executor, as_json)
+            _run_many(many, limits.of(Auto), seed, precision, output, executor, as_json)
         return
     _check_output(output, "--output")
     _check_output(checkpoint, "--checkpoint")
     _check_output(report, "--report")
     _check_plots(report is not None)
     expectation = _bound(program, data, precision)
+    method = limits.of(default_method(expectation))
     _say(repr(expectation))
     started = time.perf_counter()
     _say(f"estimating with {method!r}, seed {seed} …")
@@ -547,11 +556,13 @@ class _Many(NamedTuple):
 
 def _read_many(spec: str, data: Path | None, group_by: str | None) -> _Many:
     program = load_program(spec)
-    if isinstance(program, Expectation):
+    if isinstance(program, Bound):
         raise click.UsageError(f"{spec} has its data already; leave out --data.")
+    if isinstance(program, SimulatorProgram):
+        raise click.UsageError(f"{spec} is a simulator: estimate one data set at a time.")
     if data is None:
         raise click.UsageError("--group-by needs a table: give it with --data.")
-    signature = inspect.signature(program.model)
+    signature = program.signature
     if group_by is None:
         return _Many(program, read_folder(data, signature))
     if not data.is_file() or data.suffix.lower() != ".csv":
@@ -597,7 +608,7 @@ def _plain(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
     return [{key: plain(value) for key, value in row.items()} for row in rows]
 
 
-def _bound(program: str, data: Path | None, precision: str) -> Expectation:
+def _bound(program: str, data: Path | None, precision: str) -> Bound:
     try:
         with in_precision(precision):
             return bind(program, data)
@@ -665,9 +676,9 @@ def merge(records: tuple[Path, ...], output: Path, as_json: bool) -> None:
 def compare(
     program: str,
     data: Path | None,
-    relative_error: float,
+    relative_error: float | None,
     absolute_error: float,
-    max_evaluations: int,
+    max_evaluations: int | None,
     max_seconds: float,
     seed: int,
     precision: str,
@@ -678,14 +689,9 @@ def compare(
     The exit code is that of the default method.
     """
     expectation = _bound(program, data, precision)
-    default = Auto(
-        relative_error=relative_error,
-        absolute_error=absolute_error,
-        max_evaluations=max_evaluations,
-        max_seconds=max_seconds,
-    )
+    limits = _Limits(relative_error, absolute_error, max_evaluations, max_seconds)
     methods: dict[str, Method] = {
-        "default": default,
+        "default": limits.of(default_method(expectation)),
         "paper: TABI + AnIS": TABI(AnIS(num_samples=1000, num_temperatures=100)),
         "NUTS, averaged": PosteriorMCMC(),
     }

@@ -481,10 +481,15 @@ def _require_bound(expectation: Any) -> None:
         raise TypeError(f"{expectation.name!r} has no quantity of interest: make it with f=.")
 
 
+def default_method(expectation: Bound) -> type[Auto] | type[Economical]:
+    """The kind of method that suits a program."""
+    return Economical if isinstance(expectation, SimulatorExpectation) else Auto
+
+
 def _method_for(expectation: Bound, method: Method | None) -> Method:
     """The method that was asked for, or the default one for such a program."""
     if method is None:
-        return Economical() if isinstance(expectation, SimulatorExpectation) else Auto()
+        return default_method(expectation)()
     if not isinstance(method, Method):
         hint = ""
         if isinstance(method, Estimator):

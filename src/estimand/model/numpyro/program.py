@@ -150,6 +150,11 @@ class ExpectationProgram(SentOnce):
         functools.update_wrapper(self, model, updated=[])
         self.name = getattr(model, "__name__", type(model).__name__)
 
+    @property
+    def signature(self) -> inspect.Signature:
+        """What it is called with: the data."""
+        return inspect.signature(self.model)
+
     def __call__(self, *args: Any, **kwargs: Any) -> Expectation:
         return bind(self, args, kwargs)
 

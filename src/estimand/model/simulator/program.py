@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import inspect
 import os
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Executor
@@ -138,6 +139,14 @@ class SimulatorProgram(SentOnce):
     @property
     def name(self) -> str:
         return getattr(self.simulate, "__name__", type(self.simulate).__name__)
+
+    @property
+    def signature(self) -> inspect.Signature:
+        """What it is called with: what the likelihood takes after sites and outputs."""
+        if self.likelihood is None:
+            return inspect.Signature()
+        signature = inspect.signature(self.likelihood)
+        return signature.replace(parameters=list(signature.parameters.values())[2:])
 
     def __repr__(self) -> str:
         return f"<expectation program {self.name!r}; call it with data>"
