@@ -79,11 +79,12 @@ def integrate(plan: Plan, state: State, runtime: Runtime, offer: Callable[[State
 class Lack(NamedTuple):
     """How many times more draws are needed for enough effective ones, and for the goal, too.
 
-    At most 1 where there are enough.
+    At most 1 where there are enough. `outputs` are what these draws say of them.
     """
 
     missing: float
     factor: float
+    outputs: tuple[OutputEstimate, ...] = ()
 
 
 def _is_hopeless(plan: Plan, state: State, lack: Lack, reserve: Effort) -> bool:
@@ -95,12 +96,13 @@ def _is_hopeless(plan: Plan, state: State, lack: Lack, reserve: Effort) -> bool:
 
 
 def _lack(plan: Plan, state: State, runtime: Runtime, draws: Draws) -> Lack:
-    if len(plan.parts) > 1:
-        first, *others = _outputs(plan, draws)
+    lack = lack_of(plan, state, draws)
+    if lack.outputs:
+        first, *others = lack.outputs
         more = ", …" if others else ""
         shown = f"{first.value:.5g} ± {first.standard_error:.1g}{more}"
         report(plan, state, runtime, "integrating", shown)
-    return lack_of(plan, state, draws)
+    return lack
 
 
 def lack_of(plan: Plan, state: State, draws: Draws) -> Lack:
@@ -110,14 +112,10 @@ def lack_of(plan: Plan, state: State, draws: Draws) -> Lack:
     ]
     sizes = [draws.ess(part) for part in needed]
     missing = thresholds.ENOUGH_ESS / max(min(sizes), 1e-3)
-    goal = plan.limits.goal
+    goal, means = plan.limits.goal, Means.of(draws)
     if len(plan.parts) == 1:
-        variance = part_variance(Means.of(draws), plan.parts[0])
+        variance = part_variance(means, plan.parts[0])
         return Lack(missing, max(missing, variance / goal.relative**2))
-    errors = [output.standard_error / goal.allowed(output) for output in _outputs(plan, draws)]
-    return Lack(missing, max(missing, *(error**2 for error in errors)))
-
-
-def _outputs(plan: Plan, draws: Draws) -> list[OutputEstimate]:
-    means = Means.of(draws)
-    return [output_estimate(means, output) for output in range(plan.density.num_outputs)]
+    outputs = tuple(output_estimate(means, output) for output in range(plan.density.num_outputs))
+    errors = [output.standard_error / goal.allowed(output) for output in outputs]
+    return Lack(missing, max(missing, *(error**2 for error in errors)), outputs)

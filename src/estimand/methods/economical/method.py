@@ -11,6 +11,7 @@ import jax
 import numpy as np
 
 from estimand.density import Density
+from estimand.methods.adaptive import require_goal
 from estimand.methods.economical import rounds as stages
 from estimand.methods.economical.judge import judge
 from estimand.methods.economical.pool import Proposal
@@ -80,15 +81,7 @@ class Economical(Settings):
 
     def __post_init__(self) -> None:
         require_count("Economical", "max_evaluations", self.max_evaluations)
-        for name in ("relative_error", "max_seconds"):
-            if not getattr(self, name) > 0:
-                raise ValueError(
-                    f"Economical: {name} must be positive; it is {getattr(self, name)}."
-                )
-        if not self.absolute_error >= 0:
-            raise ValueError(
-                f"Economical: absolute_error must not be negative; it is {self.absolute_error}."
-            )
+        require_goal("Economical", self)
 
     @property
     def goal(self) -> Goal:
