@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import json
 import math
-import pickle
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor, ProcessPoolExecutor
+from multiprocessing.reduction import ForkingPickler
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -283,7 +283,7 @@ def _require_executor(executor: Any, job: Job) -> None:
         )
     if isinstance(executor, ProcessPoolExecutor):
         try:
-            pickle.dumps(job)
+            ForkingPickler.dumps(job)
         except Exception as error:
             raise ProgramError(
                 f"from_simulator: simulate cannot be sent to the processes of the executor "
