@@ -1,6 +1,6 @@
 """Methods: how an expectation is estimated. A protocol, and a file for each."""
 
-from estimand.methods.adaptive import AdaptiveIS
+from estimand.methods.adaptive import AdaptiveIS, Ascents
 from estimand.methods.auto import Auto
 from estimand.methods.branching import estimate_branches
 from estimand.methods.economical import Economical
@@ -16,6 +16,7 @@ __all__ = [
     "SKIP",
     "TABI",
     "AdaptiveIS",
+    "Ascents",
     "Auto",
     "Cost",
     "Economical",

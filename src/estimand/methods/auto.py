@@ -5,19 +5,27 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Sequence
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import jax
 
 from estimand.density import Density, has_varying_scales
 from estimand.estimators import SMC, Estimator, ImportanceSampling
-from estimand.methods.adaptive import AdaptiveIS, Limits, parts_of, require_budget, require_goal
+from estimand.methods.adaptive import (
+    AdaptiveIS,
+    Ascents,
+    Limits,
+    can_ascend,
+    parts_of,
+    require_budget,
+    require_goal,
+)
 from estimand.methods.from_posterior import estimate_from_posterior
 from estimand.methods.protocol import Budget, Cost, Run, in_plain_coordinates
 from estimand.methods.tabi import TABI
 from estimand.model import ProgramError
 from estimand.runtime import OutOfTimeError, Progress, Runtime
-from estimand.sampling import named_key
+from estimand.sampling import check_draws, freeze_draws, named_key
 from estimand.settings import Settings, require_count
 from estimand.trust import (
     SAME,
@@ -47,9 +55,13 @@ ROUTE_COST = 1_000_000
 FIRST_SHARE, SECOND_SHARE = 0.8, 0.2
 # Numbers that an evaluation computes, at the least, for a small mixture to come first: some 20 µs.
 MIN_EXPENSIVE = 2e4
-# What it may spend for up to three parts. With so much, 882 answers to adversarial programs were
-# `ok`, and none was wrong (`benchmarks.adversarial`).
+# And for ascents to come before it: some 100 µs.
+MIN_VERY_EXPENSIVE = 1e5
+# What a small mixture may spend for up to three parts. With so much, 1,493 answers to adversarial
+# programs were `ok`, and none was wrong (`benchmarks.adversarial`).
 SMALL_BUDGET = 200_000
+# And one that explores by ascents, which cost little of it.
+ASCENT_BUDGET = 120_000
 # And at most so much of the whole budget, and of the time.
 SMALL_SHARE = 0.25
 MIN_SCALE = 0.1
@@ -72,7 +84,8 @@ class Auto(Settings):
 
     Programs go through `AdaptiveIS` in standardised coordinates (events with known prior scales in
     the model's own ones) and, where its own checks do not pass, in the other ones. Where an
-    evaluation is expensive, a small one comes first. Outputs that no
+    evaluation is expensive, a small one comes first, and before it one that explores by `Ascents`
+    where an evaluation takes a tenth of a millisecond. Outputs that no
     mixture fits, and programs with discrete sites that are not integers, are estimated by `TABI`
     with independent islands of `SMC`, whose error is that between islands: coarser, and honest.
     From 13 continuous dimensions on, for hierarchies and where a prior is improper, chains of the
@@ -89,6 +102,8 @@ class Auto(Settings):
             the notes say by how much the budget was overrun.
         max_seconds: time limit. When it is up, the step under way is finished and what is known
             is returned; the notes say by how much it was overrun.
+        draws: draws that you have already, of chains or of a guide, as `AdaptiveIS` takes them:
+            mixtures are fitted to them, too.
 
     Examples:
         >>> method = ep.Auto(relative_error=0.001, max_seconds=60)
@@ -101,10 +116,12 @@ class Auto(Settings):
     absolute_error: float = 0.0
     max_evaluations: int = 8_000_000
     max_seconds: float = math.inf
+    draws: Any = dataclasses.field(default=None, hash=False, compare=False)
 
     def __post_init__(self) -> None:
         require_count("Auto", "max_evaluations", self.max_evaluations)
         require_goal("Auto", self)
+        freeze_draws(self)
 
     @property
     def goal(self) -> Goal:
@@ -123,6 +140,8 @@ class Auto(Settings):
                 "SelfNormalised(SMC()) or PosteriorMCMC()."
             )
         require_budget("Auto", self.max_evaluations, least_evaluations(density))
+        if self.draws is not None:
+            check_draws("Auto", density, self.draws)
 
     def least_evaluations(self, density: Density) -> int:
         """What the smallest possible run costs."""
@@ -312,32 +331,40 @@ class _Point:
         return journey.starting_with(run.with_notes(note), self.name)
 
 
+@dataclasses.dataclass(frozen=True)
 class _SmallMixture:
-    """A mixture at a fifth of its usual cost, where evaluations are expensive.
+    """A mixture at a fraction of its usual cost, where evaluations are expensive.
 
     It has the same checks, and counts only if every output passes them.
     """
 
-    name = "a small mixture"
+    name: str
+    least_numbers: float
+    budget: int
+    scout: Ascents | None = None
 
     def applies(self, journey: Journey) -> bool:
         density = journey.density
         if journey.outputs or density.layout.improper_sites or not density.layout.is_relaxable:
             return False
-        is_expensive = density.work.num_numbers >= MIN_EXPENSIVE
-        return is_expensive and self._share(journey) <= SMALL_SHARE
+        is_expensive = density.work.num_numbers >= self.least_numbers
+        if not is_expensive or self._share(journey) > SMALL_SHARE:
+            return False
+        return self.scout is None or can_ascend(density)
 
     def follow(self, journey: Journey) -> Journey:
         standardise = _prefers_standardised(journey.density)
         seconds = SMALL_SHARE * journey.seconds_left
-        run = _by_mixture(journey, self.name, self._share(journey), standardise, seconds)
+        share = self._share(journey)
+        run = _by_mixture(journey, self.name, share, standardise, seconds, self.scout)
         if all(output.status for output in run.outputs):
             return journey.starting_with(run, self.name)
-        return journey._replace(cost=run.cost, notes=("a small mixture did not pass all checks",))
+        journey = journey.with_run(run._replace(notes=()))
+        return journey._replace(notes=(*journey.notes, f"{self.name} did not pass all checks"))
 
     def _share(self, journey: Journey) -> float:
         num_parts = len(parts_of(journey.density))
-        return SMALL_BUDGET * max(1.0, num_parts / 3) / journey.settings.max_evaluations
+        return self.budget * max(1.0, num_parts / 3) / journey.settings.max_evaluations
 
 
 class _Mixture:
@@ -433,7 +460,11 @@ class _Posterior:
 
     def follow(self, journey: Journey) -> Journey:
         found = estimate_from_posterior(
-            journey.key(self.name), journey.density, journey.runtime, self._limits(journey)
+            journey.key(self.name),
+            journey.density,
+            journey.runtime,
+            self._limits(journey),
+            journey.settings.draws,
         )
         if journey.outputs:
             others = dict(enumerate(found.outputs))
@@ -449,7 +480,8 @@ class _Posterior:
 ROUTES: tuple[Route, ...] = (
     _Point(),
     _Posterior(),
-    _SmallMixture(),
+    _SmallMixture("a mixture by ascents", MIN_VERY_EXPENSIVE, ASCENT_BUDGET, Ascents()),
+    _SmallMixture("a small mixture", MIN_EXPENSIVE, SMALL_BUDGET),
     _Mixture(),
     _OtherMixture(),
     _Posterior(),
@@ -481,7 +513,12 @@ def _has_other_coordinates(density: Density) -> bool:
 
 
 def _by_mixture(
-    journey: Journey, name: str, share: float, standardise: bool, seconds: float | None = None
+    journey: Journey,
+    name: str,
+    share: float,
+    standardise: bool,
+    seconds: float | None = None,
+    scout: Ascents | None = None,
 ) -> Run:
     settings = journey.settings
     seconds = share * journey.seconds_left if seconds is None else seconds
@@ -491,6 +528,8 @@ def _by_mixture(
         max_evaluations=max(1, int(share * settings.max_evaluations)),
         max_seconds=max(seconds, 1e-3),
         standardise=standardise,
+        scout=scout,
+        draws=settings.draws,
     )
     runtime = journey.runtime.until(math.inf, aside=bool(journey.outputs))
     return method.run_within(journey.key(name), journey.density, runtime)

@@ -8,7 +8,7 @@ each other.
 from __future__ import annotations
 
 import math
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 
@@ -67,7 +67,7 @@ class _Known(NamedTuple):
 
 
 def estimate_from_posterior(
-    rng_key: jax.Array, density: Density, runtime: Runtime, limits: Limits
+    rng_key: jax.Array, density: Density, runtime: Runtime, limits: Limits, draws: Any = None
 ) -> Run:
     """Every output by the mixture; where that fails, by the chains' average or by ladders."""
     started = runtime.clock()
@@ -89,6 +89,7 @@ def estimate_from_posterior(
         absolute_error=limits.goal.absolute,
         max_evaluations=max(1, int(MIXTURE_SHARE * limits.max_evaluations)),
         max_seconds=max(MIXTURE_SHARE * limits.max_seconds, 1e-3),
+        draws=draws,
     )
     inner = runtime.until(math.inf, aside=True)
     run, ladders = method.run_from(named_key(rng_key, "mixture"), posterior, inner)

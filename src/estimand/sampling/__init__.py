@@ -34,7 +34,7 @@ from estimand.sampling.ensemble import (
     warm_up,
 )
 from estimand.sampling.keys import entropy_of, named_key, named_seed
-from estimand.sampling.laplace import Mode, find_mode
+from estimand.sampling.laplace import Mode, find_mode, has_curvature
 from estimand.sampling.mixture import Mixture
 from estimand.sampling.prior import comparison_scales, prior_positions, spread_of_margins
 from estimand.sampling.products import root_of, sums_of_products
@@ -107,6 +107,7 @@ __all__ = [
     "freeze_draws",
     "from_prior",
     "geometric",
+    "has_curvature",
     "in_batches",
     "in_chunks",
     "in_pieces",

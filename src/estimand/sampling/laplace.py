@@ -27,8 +27,14 @@ class Mode(NamedTuple):
 
     position: np.ndarray
     precision: np.ndarray
+    log_density: float
     is_found: bool
     num_steps: int
+
+    @property
+    def num_gradients(self) -> int:
+        """What it cost: at every step a gradient for each column of the second derivatives."""
+        return (self.num_steps + 1) * (1 + 2 * self.position.size)
 
 
 class _Curvature(NamedTuple):
@@ -40,12 +46,17 @@ class _Curvature(NamedTuple):
     precision: np.ndarray
 
 
-def find_mode(density: Density, start: np.ndarray) -> Mode:
-    """Damped Newton steps uphill from a position; reverse-mode gradients are needed.
+def find_mode(density: Density, start: np.ndarray, target: float = 1.0) -> Mode:
+    """Damped Newton steps uphill from a position; second derivatives are needed.
 
     The steps are NumPy's, so that only the derivatives are compiled, once for all parts.
+
+    Args:
+        density: what is climbed.
+        start: where.
+        target: the power of f, or the place on its ladder, as `PathPoint` has it.
     """
-    position, here = start, _curvature_at(density, start)
+    position, here = start, _curvature_at(density, start, target)
     damping, decrement, num_steps = 0.01, math.inf, 0
     while decrement > TOLERANCE and num_steps < MAX_STEPS:
         num_steps += 1
@@ -54,7 +65,7 @@ def find_mode(density: Density, start: np.ndarray) -> Mode:
             damping, decrement = 10 * damping + 1e-3, math.inf
             continue
         candidate = position + direction
-        there = _curvature_at(density, candidate)
+        there = _curvature_at(density, candidate, target)
         reached = math.sqrt(abs(float(direction @ here.gradient)))
         is_better = bool(there.value > here.value)
         # At the top nothing is better any more, by rounding.
@@ -64,7 +75,18 @@ def find_mode(density: Density, start: np.ndarray) -> Mode:
         if is_better:
             position, here = candidate, there
     is_found = decrement <= TOLERANCE and _cholesky(here.precision) is not None
-    return Mode(position, here.precision, is_found, num_steps)
+    return Mode(position, here.precision, float(here.value), is_found, num_steps)
+
+
+def has_curvature(density: Density) -> bool:
+    """Whether second derivatives of a density can be had: callbacks have none."""
+    dtype = jnp.result_type(float)
+    position = jax.ShapeDtypeStruct((density.dimension,), dtype)
+    try:
+        jax.eval_shape(_second_derivatives, density, position, jax.ShapeDtypeStruct((), dtype))
+    except Exception:  # noqa: BLE001 - JAX raises all kinds
+        return False
+    return True
 
 
 def _direction(here: _Curvature, damping: float) -> np.ndarray | None:
@@ -87,20 +109,22 @@ def _cholesky(matrix: np.ndarray) -> np.ndarray | None:
         return None
 
 
-def _curvature_at(density: Density, position: np.ndarray) -> _Curvature:
-    found = _curvature(density, np.asarray(position, jnp.result_type(float)))
+def _curvature_at(density: Density, position: np.ndarray, target: float) -> _Curvature:
+    dtype = jnp.result_type(float)
+    found = _curvature(density, np.asarray(position, dtype), np.asarray(target, dtype))
     return _Curvature(*(np.asarray(x, float) for x in found))
 
 
 @compiled_per_model(optimisation=0)
-def _curvature(density: Density, position: jax.Array) -> tuple:
-    one = jnp.ones((), position.dtype)
+def _curvature(density: Density, position: jax.Array, target: jax.Array) -> tuple:
+    return _second_derivatives(density, position, target)
 
-    def log_density(position: jax.Array) -> jax.Array:
-        return PathPoint(one, one).log_density(density.terms(position))
+
+def _second_derivatives(density: Density, position: jax.Array, target: jax.Array) -> tuple:
+    point = PathPoint(jnp.ones((), position.dtype), target)
 
     def slope(position: jax.Array) -> tuple:
-        value, gradient = jax.value_and_grad(log_density)(position)
+        _, value, gradient = density.value_and_gradient(position, point)
         return gradient, (value, gradient)
 
     try:

@@ -68,6 +68,9 @@ MAX_EXCEEDANCE = 0.01
 # status `ok` (`benchmarks.calibration`, unequal_modes_10).
 MIN_EXPLORED = 6_000
 MIN_EXPLORED_DIMENSION = 7
+# Share of ascents that may end where no other one did: about the share of starts from which modes
+# are reached that nobody has met (`tests/methods/adaptive/test_ascents.py`).
+MAX_LONELY_SHARE = 0.1
 # Share of a part that could be where it is NaN, if it were as large there as at the draws around.
 # Not measured.
 MAX_NAN_SHARE = 1e-3

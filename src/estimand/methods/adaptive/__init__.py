@@ -4,6 +4,7 @@ The stages, in the order in which they run: explore, fit, refine, integrate, val
 validation finds missing is fitted, and the last three run again. `judge` makes outputs of a state.
 """
 
+from estimand.methods.adaptive.ascents import Ascents, can_ascend
 from estimand.methods.adaptive.draws import Part
 from estimand.methods.adaptive.from_posterior import climb_again
 from estimand.methods.adaptive.ladders import by_ladders
@@ -19,12 +20,14 @@ from estimand.methods.adaptive.posterior import (
 __all__ = [
     "PROBE",
     "AdaptiveIS",
+    "Ascents",
     "Ladder",
     "Limits",
     "Part",
     "Posterior",
     "averages",
     "by_ladders",
+    "can_ascend",
     "climb_again",
     "more_draws",
     "parts_of",

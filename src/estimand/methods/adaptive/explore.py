@@ -9,10 +9,19 @@ import numpy as np
 
 from estimand.density import Density
 from estimand.estimators import SMC
+from estimand.methods.adaptive.ascents import Ascents, scout_by_ascents
 from estimand.methods.adaptive.draws import GAMMA2, Draws, Evaluated, Part
 from estimand.methods.adaptive.from_posterior import explore_from_posterior, scout_from_posterior
 from estimand.methods.adaptive.looks import unseen_looks
-from estimand.methods.adaptive.plan import PROBE, Plan, Scouting, State, evaluate, report
+from estimand.methods.adaptive.plan import (
+    PROBE,
+    Plan,
+    Scouting,
+    State,
+    evaluate,
+    evaluate_all,
+    report,
+)
 from estimand.methods.adaptive.proposal import Exploration
 from estimand.runtime import Runtime, Task, run_task
 from estimand.sampling import Mixture, effective_sample_size, prior_positions
@@ -21,6 +30,10 @@ from estimand.trust import Evidence, Trace
 
 # Effective prior draws, at the least, from which a part is fitted without a scout.
 ENOUGH_FROM_PRIOR = 100.0
+# Draws that a user brings along belong together so many at a time.
+SHORT_CHAIN = 20
+# The part that stands for them: γ once more.
+GIVEN = Part(0, -1)
 
 
 def explore(plan: Plan, state: State, runtime: Runtime, offer: Callable[[State], None]) -> State:
@@ -29,10 +42,12 @@ def explore(plan: Plan, state: State, runtime: Runtime, offer: Callable[[State],
         state = explore_from_posterior(plan, state, runtime)
     else:
         state = _explore_from_prior(plan, state, runtime, offer)
-    if state.has_nan or GAMMA2 not in state.found:
-        return state
-    state, unseen = unseen_looks(plan, state, runtime)
-    return scouted(plan, state, runtime, unseen)
+    if not state.has_nan and GAMMA2 in state.found:
+        state, unseen = unseen_looks(plan, state, runtime)
+        state = scouted(plan, state, runtime, unseen)
+    if plan.given is not None and not state.has_nan:
+        state = _with_given(plan, state, runtime, plan.given)
+    return state
 
 
 def _explore_from_prior(
@@ -64,6 +79,20 @@ def _explore_from_prior(
     return scouted(plan, state, runtime, unseen)
 
 
+def _with_given(plan: Plan, state: State, runtime: Runtime, given: np.ndarray) -> State:
+    """The state in which a user's own draws have a group of components to themselves.
+
+    They may be approximate, those of a guide: the draws of the proposal weigh what is fitted to
+    them. Nothing is explored less because of them.
+    """
+    points = given.reshape(-1, given.shape[-1])
+    state, (evaluated,) = evaluate_all(plan, state, runtime, [points])
+    is_possible = np.isfinite(evaluated.log_prior + evaluated.log_likelihood)
+    log_weights = np.where(is_possible, 0.0, -np.inf)
+    seen = Exploration(points, log_weights, np.arange(len(points)) // SHORT_CHAIN)
+    return state._replace(found=state.found | {GIVEN: seen}) if seen.has_mass else state
+
+
 def scouted(
     plan: Plan, state: State, runtime: Runtime, parts: Sequence[Part], wider: int = 1
 ) -> State:
@@ -83,9 +112,11 @@ def scouted(
 def scout(
     plan: Plan, state: State, runtime: Runtime, parts: Sequence[Part], wider: int = 1
 ) -> tuple[State, dict[Part, Scouting]]:
-    """Fresh scouts of some parts: independent runs of sequential Monte Carlo from the prior."""
+    """Fresh scouts of some parts: as a rule independent runs of SMC from the prior."""
     if plan.posterior is not None:
         return scout_from_posterior(plan, state, runtime, parts, wider)
+    if isinstance(plan.scout, Ascents):
+        return scout_by_ascents(plan, state, runtime, parts, wider)
     if not parts:
         return state, {}
     symbols = ", ".join(dict.fromkeys(part.symbol for part in parts))

@@ -59,6 +59,8 @@ def _curvature(
     plan: Plan, state: State, runtime: Runtime, part: Part, found: Exploration
 ) -> tuple[State, Mixture | None]:
     """The Gaussian with the curvature at the mode, in many dimensions and if there is one."""
+    if part in state.guesses:
+        return state, state.guesses[part]
     density = part.of(plan.density)
     is_worth_it = density.dimension >= MIN_LAPLACE_DIMENSION
     num_moments = mixtures.num_moments(density.dimension)
@@ -67,8 +69,7 @@ def _curvature(
         return state, None
     start = np.average(found.points, axis=0, weights=relative_weights(found.log_weights))
     mode: Mode = run_task(runtime, find_mode, density, start, kinds=(Mode,))
-    # Every step has the cost of a gradient for each column of the second derivatives.
-    state = state.paid(0, (mode.num_steps + 1) * (1 + 2 * density.dimension))
+    state = state.paid(0, mode.num_gradients)
     if not mode.is_found:
         return state, None
     return state, mixtures.gaussian(mode.position, mode.precision)

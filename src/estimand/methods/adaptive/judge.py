@@ -6,6 +6,7 @@ import math
 
 import numpy as np
 
+from estimand.methods.adaptive.ascents import Ascents, lonely_share
 from estimand.methods.adaptive.draws import (
     GAMMA2,
     Means,
@@ -15,7 +16,7 @@ from estimand.methods.adaptive.draws import (
 )
 from estimand.methods.adaptive.looks import NEGLIGIBLE, check_looks
 from estimand.methods.adaptive.numbers import largest_nan_share
-from estimand.methods.adaptive.plan import Plan, State, is_thinly_explored
+from estimand.methods.adaptive.plan import Plan, State
 from estimand.sampling import effective_sample_size
 from estimand.trust import (
     Evidence,
@@ -54,7 +55,7 @@ def part_only(plan: Plan, state: State) -> Evidence:
     if state.draws is None:
         return _empty_evidence(plan)
     evidence = part_evidence(Means.of(state.draws), part, state.unseen.get(part, 0.0))
-    if part in state.missed or is_thinly_explored(plan, state):
+    if part in state.missed or _thin_exploration(plan, state):
         evidence = evidence._replace(relative_variance=np.asarray(math.inf))  # type: ignore[arg-type]
     return evidence
 
@@ -99,14 +100,31 @@ def _judge_output(
             findings += check_tail(log_weights, part.constant)
             size = effective_sample_size(log_weights)
             findings += check_size(size, part.constant, thresholds.ENOUGH_ESS)
-    if is_thinly_explored(plan, state):
-        detail = (
-            f"{state.num_explored:,} points explored; {thresholds.MIN_EXPLORED:,} needed in "
-            f"{plan.density.dimension} dimensions to rule out a missed mode"
-        )
-        findings.append(Finding(Status.not_converged, None, detail, "exploration"))
+    findings += _thin_exploration(plan, state)
     findings += check_goal(estimate, plan.limits.goal)
     return estimate.with_findings(findings)
+
+
+def _thin_exploration(plan: Plan, state: State) -> list[Finding]:
+    """Whether the scouts were too few to rule out that they all missed a mode."""
+    dimension = plan.density.dimension
+    if isinstance(plan.scout, Ascents):
+        share = lonely_share(state.ends) if state.ends else 0.0
+        if share <= thresholds.MAX_LONELY_SHARE:
+            return []
+        detail = (
+            f"{100 * share:.0f} % of {len(state.ends)} ascents ended where no other one did: there "
+            "may be more modes"
+        )
+    else:
+        has_many_dimensions = dimension >= thresholds.MIN_EXPLORED_DIMENSION
+        if not has_many_dimensions or not 0 < state.num_explored < thresholds.MIN_EXPLORED:
+            return []
+        detail = (
+            f"{state.num_explored:,} points explored; {thresholds.MIN_EXPLORED:,} needed in "
+            f"{dimension} dimensions to rule out a missed mode"
+        )
+    return [Finding(Status.not_converged, None, detail, "exploration")]
 
 
 def has_nan(state: State, part: Part) -> bool:

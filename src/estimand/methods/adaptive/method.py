@@ -17,6 +17,7 @@ import numpy as np
 
 from estimand.density import Density, has_varying_scales
 from estimand.estimators import SMC
+from estimand.methods.adaptive.ascents import Ascents
 from estimand.methods.adaptive.draws import GAMMA2, Part
 from estimand.methods.adaptive.explore import explore
 from estimand.methods.adaptive.fit import fit
@@ -42,13 +43,14 @@ from estimand.methods.adaptive.validate import validate
 from estimand.methods.protocol import Budget, Run, in_plain_coordinates, plain_positions
 from estimand.model import ProgramError
 from estimand.runtime import LocalRuntime, OutOfTimeError, Runtime, run_task
-from estimand.sampling import comparison_scales
+from estimand.sampling import check_draws, comparison_scales, freeze_draws, positions_of
 from estimand.sampling import mixture as mixtures
 from estimand.settings import Settings, require_count
 from estimand.trust import Evidence, Finding, Goal, Status
 
 PILOT = 8192
-FIRST_ROUND = 8192
+# Draws of a replicate in the first round, and what a small budget makes less of.
+FIRST_ROUND, LARGEST_ROUND = 2048, 8192
 # Prior draws that say how far comparisons spread.
 NUM_SCALE_DRAWS = 1000
 # Budget at which every stage has its full size, for up to three parts, and the least share of it.
@@ -82,8 +84,11 @@ class AdaptiveIS(Settings):
         standardise: explore and fit in coordinates in which location-scale priors are standard
             ones; False keeps the model's own, in which the edges of events are more often
             straight. By default False for events where no prior scale is unknown.
-        scout: the sampler that explores; its islands are the independent scouts. By default five
-            of 2,000 particles, 1,000 above 20 dimensions.
+        scout: what explores: `SMC`, whose islands are the independent scouts, by default five of
+            2,000 particles, 1,000 above 20 dimensions; or `Ascents`.
+        draws: draws that you have already, of chains or of a guide: a dict of arrays by site with
+            leading axes (chains, draws), or an ArviZ DataTree or InferenceData. The mixture is
+            fitted to them, too. They need not be exact, and exploring does not end with them.
 
     Examples:
         >>> result = ep.estimate_expectation(program(2.0), ep.AdaptiveIS())
@@ -97,7 +102,8 @@ class AdaptiveIS(Settings):
     max_seconds: float = math.inf
     num_replicates: int = 16
     standardise: bool | None = None
-    scout: SMC | None = None
+    scout: SMC | Ascents | None = None
+    draws: Any = dataclasses.field(default=None, hash=False, compare=False)
 
     def __post_init__(self) -> None:
         require_count("AdaptiveIS", "max_evaluations", self.max_evaluations)
@@ -105,6 +111,7 @@ class AdaptiveIS(Settings):
         if self.num_replicates < 4:
             raise ValueError("AdaptiveIS: num_replicates must be at least 4 to give an error.")
         require_goal("AdaptiveIS", self)
+        freeze_draws(self)
 
     @property
     def goal(self) -> Goal:
@@ -120,9 +127,11 @@ class AdaptiveIS(Settings):
             )
         relaxed = density.relaxed()
         self.scout_for(relaxed).check(relaxed)
+        if self.draws is not None:
+            check_draws("AdaptiveIS", density, self.draws)
         require_budget("AdaptiveIS", self.max_evaluations, self.least_evaluations(density))
 
-    def scout_for(self, density: Density) -> SMC:
+    def scout_for(self, density: Density) -> SMC | Ascents:
         """The scout, or the default one for the program."""
         if self.scout is not None:
             return self.scout
@@ -208,13 +217,19 @@ class AdaptiveIS(Settings):
     ) -> Plan:
         scout = self.scout_for(density)
         sizes = self._sizes(density, len(parts), self.max_evaluations)
-        chains = max(8, int(scout.num_particles * self._scale(len(parts))) // scout.num_steps)
-        count = min(chains * scout.num_steps, scout.num_particles)
+        if isinstance(scout, SMC):
+            chains = max(8, int(scout.num_particles * self._scale(len(parts))) // scout.num_steps)
+            count = min(chains * scout.num_steps, scout.num_particles)
+            scout = dataclasses.replace(scout, num_particles=count)
+        given = None
+        if self.draws is not None:
+            given = positions_of("AdaptiveIS", density, self.draws)
         return Plan(
             density=density,
+            given=given,
             softened=density,
             parts=parts,
-            scout=dataclasses.replace(scout, num_particles=count),
+            scout=scout,
             sizes=sizes,
             limits=Limits(self.goal, self.max_evaluations, self.max_seconds),
             rng_key=rng_key,
@@ -238,7 +253,7 @@ class AdaptiveIS(Settings):
         pilot = min(max(PILOT, 20 * mixtures.num_moments(density.dimension)), 5 * PILOT)
         return Sizes(
             pilot=int(pilot * scale * max(1.0, num_parts / 3)),
-            round=int(FIRST_ROUND * scale),
+            round=min(FIRST_ROUND, int(LARGEST_ROUND * scale)),
             num_replicates=self.num_replicates,
         )
 

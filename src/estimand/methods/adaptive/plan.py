@@ -24,6 +24,7 @@ from estimand.runtime import Progress, Runtime, Task, compiled_per_model
 from estimand.sampling import (
     Climbed,
     Mixture,
+    Mode,
     Warped,
     entropy_of,
     in_pieces,
@@ -31,9 +32,10 @@ from estimand.sampling import (
     named_seed,
     vmapped,
 )
-from estimand.trust import Goal, thresholds
+from estimand.trust import Goal
 
 if TYPE_CHECKING:
+    from estimand.methods.adaptive.ascents import Ascents
     from estimand.methods.adaptive.posterior import Posterior
 
 PROBE = 4096
@@ -63,7 +65,7 @@ class Plan(NamedTuple):
     density: Density
     softened: Density
     parts: tuple[Part, ...]
-    scout: SMC
+    scout: SMC | Ascents
     sizes: Sizes
     limits: Limits
     rng_key: jax.Array
@@ -72,6 +74,8 @@ class Plan(NamedTuple):
     """Terms that are explored on their own where nothing else has seen them."""
     posterior: Posterior | None = None
     """Chains that explorations start from; None if they start from the prior."""
+    given: np.ndarray | None = None
+    """Positions that a user has brought along, with axes (chains, draws)."""
 
     @property
     def has_ladder(self) -> bool:
@@ -128,7 +132,8 @@ class State(NamedTuple):
     `missed` are the parts of which the last validation found more than the draws have, and
     `unseen` the share of each part's mass beyond the reach of the draws. `attempt` counts how often
     the loop of stages was begun. `probe` are the first draws of the prior; `has_nan` says that not
-    even these are numbers.
+    even these are numbers. `ends` are those of all ascents, and
+    `guesses` what they say of each part.
     """
 
     cost: Cost = Cost()
@@ -145,6 +150,8 @@ class State(NamedTuple):
     proposal: Proposal | None = None
     draws: Draws | None = None
     ladders: dict[Part, tuple[Ladder, ...]] = {}  # noqa: RUF012
+    ends: tuple[Mode, ...] = ()
+    guesses: dict[Part, Mixture] = {}  # noqa: RUF012
     missed: frozenset[Part] = frozenset()
     unseen: dict[Part, float] = {}  # noqa: RUF012
 
@@ -155,12 +162,6 @@ class State(NamedTuple):
     def num_explored(self) -> int:
         """Points of all scouts together."""
         return sum(len(item.points) for items in self.explored.values() for item in items)
-
-
-def is_thinly_explored(plan: Plan, state: State) -> bool:
-    """Whether the scouts were too few to rule out that they all missed a mode."""
-    has_many_dimensions = plan.density.dimension >= thresholds.MIN_EXPLORED_DIMENSION
-    return has_many_dimensions and 0 < state.num_explored < thresholds.MIN_EXPLORED
 
 
 def can_afford(plan: Plan, state: State, runtime: Runtime, effort: Effort) -> bool:
