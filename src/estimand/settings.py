@@ -14,11 +14,19 @@ class Settings:
 
     def __repr__(self) -> str:
         shown = [
-            f"{field.name}={getattr(self, field.name)!r}"
+            f"{field.name}={_shown(getattr(self, field.name))}"
             for field in dataclasses.fields(self)  # type: ignore[arg-type]
             if getattr(self, field.name) != field.default
         ]
         return f"{type(self).__name__}({', '.join(shown)})"
+
+
+def _shown(value: Any) -> str:
+    """As repr, but for dicts of arrays, of which the shapes are enough."""
+    if isinstance(value, Mapping) and all(hasattr(item, "shape") for item in value.values()):
+        arrays = [f"{name!r}: array of shape {item.shape}" for name, item in value.items()]
+        return f"{{{', '.join(arrays)}}}"
+    return repr(value)
 
 
 def require_count(owner: str, name: str, value: Any) -> None:

@@ -73,3 +73,8 @@ def test_draws_without_a_site_are_refused(method) -> None:
         ep.estimate_expectation(BOUND, method(draws={"z": np.zeros((1, 5, 2))}))
     with pytest.raises(ep.ProgramError, match="chains, draws"):
         ep.estimate_expectation(BOUND, method(draws={"x": np.zeros((5, 2))}))
+
+
+def test_draws_are_shown_by_their_shapes() -> None:
+    method = ep.Auto(draws={"x": np.zeros((1, 500, 2))})
+    assert repr(method) == "Auto(draws={'x': array of shape (1, 500, 2)})"
