@@ -66,6 +66,8 @@ class Plan(NamedTuple):
     softened: Density
     parts: tuple[Part, ...]
     scout: SMC | Ascents
+    num_pieces: int
+    is_small: bool
     sizes: Sizes
     limits: Limits
     rng_key: jax.Array
@@ -131,7 +133,8 @@ class State(NamedTuple):
 
     `missed` are the parts of which the last validation found more than the draws have, and
     `unseen` the share of each part's mass beyond the reach of the draws. `attempt` counts how often
-    the loop of stages was begun. `probe` are the first draws of the prior; `has_nan` says that not
+    the loop of stages was begun. `probe` are the first draws of the prior, and `net` are
+    those that it is checked at; `has_nan` says that not
     even these are numbers. `ends` are those of all ascents, and
     `guesses` what they say of each part.
     """
@@ -140,6 +143,7 @@ class State(NamedTuple):
     attempt: int = 0
     has_nan: bool = False
     probe: Draws | None = None
+    net: Evaluated | None = None
     is_full: bool = False
     prior: Mixture | None = None
     found: dict[Part, Exploration] = {}  # noqa: RUF012 - never changed in place
