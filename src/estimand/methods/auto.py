@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, Protocol
 
 import jax
@@ -56,18 +56,19 @@ ROUTE_COST = 1_000_000
 # Shares of the budget for the mixture, and for a second one in other coordinates.
 FIRST_SHARE, SECOND_SHARE = 0.8, 0.2
 # Numbers that an evaluation computes, at the least, for a mixture by ascents in any dimension: some
-# 100 µs. From `MIN_LAPLACE_DIMENSION` on they need fewer evaluations than scouts, whatever these cost.
+# 100 µs. From `MIN_LAPLACE_DIMENSION` on they need fewer evaluations than scouts in any case.
 MIN_VERY_EXPENSIVE = 1e5
-# And for a small mixture in dimensions in which few points do not rule out missed modes: some 20 µs.
+# And for a mixture of medium size where few points do not rule out a missed mode: some 20 µs.
 MIN_EXPENSIVE = 2e4
-# Size of a small mixture's explorations and rounds, and of one that explores by ascents; in many
-# dimensions more, which is what a budget of 200,000 pays for.
-SMALL_EFFORT, SMALL_EFFORT_IN_MANY = 1 / 16, 0.2
-# What a small mixture may spend for up to three parts and an error of 1 %, and at most so much of the
-# whole budget, and of the time. With so much, 1,493 answers to adversarial programs were `ok`, and
-# none was wrong (`benchmarks.adversarial`).
+# Size of their explorations and rounds: a small mixture's, and that which a budget of 200,000 pays
+# for.
+SMALL_EFFORT, MEDIUM_EFFORT = 1 / 16, 0.2
+# What they may spend for up to three parts, and at most of the whole budget and of the time. Effort
+# and budget grow where less than the usual error is requested, up to an effort that is worth it.
 SMALL_BUDGET = 200_000
 SMALL_SHARE = 0.5
+USUAL_ERROR = 0.01
+LARGE_EFFORT = 0.5
 MIN_SCALE = 0.1
 MIN_ISLAND_CHAINS = 10
 # Every output is explored on its own: ten take ten seconds, and more than this an hour.
@@ -335,6 +336,7 @@ class _Point:
         return journey.starting_with(run.with_notes(note), self.name)
 
 
+@dataclasses.dataclass(frozen=True)
 class _Small:
     """A mixture at a fraction of its usual cost.
 
@@ -342,67 +344,62 @@ class _Small:
     """
 
     name: str
-    scout: Ascents | None
-
-    def suits(self, density: Density) -> bool:
-        raise NotImplementedError
-
-    def effort(self, density: Density) -> float:
-        raise NotImplementedError
+    suits: Callable[[Density], bool]
+    effort: float
+    scout: Ascents | None = None
 
     def applies(self, journey: Journey) -> bool:
         layout = journey.density.layout
         if journey.outputs or layout.improper_sites or not layout.is_relaxable:
             return False
-        return self._share(journey) <= SMALL_SHARE and self.suits(journey.density)
+        is_small = self._effort(journey) < LARGE_EFFORT and self._share(journey) <= SMALL_SHARE
+        return is_small and self.suits(journey.density)
 
     def follow(self, journey: Journey) -> Journey:
-        density = journey.density
         run = _by_mixture(
             journey,
             self.name,
             self._share(journey),
-            _prefers_standardised(density),
+            _prefers_standardised(journey.density),
             SMALL_SHARE * journey.seconds_left,
             self.scout,
-            self.effort(density),
+            self._effort(journey),
         )
-        if all(output.status for output in run.outputs):
+        # What is not a number here is none elsewhere.
+        if all(output.status or output.status is Status.nan_density for output in run.outputs):
             return journey.starting_with(run, self.name)
-        journey = journey.with_run(run._replace(notes=()))
         finding = next(item for output in run.outputs for item in output.findings)
         note = f"{self.name} did not pass all checks ({finding})"
+        journey = journey.with_run(run._replace(notes=()))
         return journey._replace(notes=(*journey.notes, note))
 
+    def _effort(self, journey: Journey) -> float:
+        return self.effort * _strictness(journey)
+
     def _share(self, journey: Journey) -> float:
-        """What it may spend, of the budget: more for more parts, and for small errors."""
-        settings, num_parts = journey.settings, len(parts_of(journey.density))
-        factor = max(1.0, num_parts / 3, (0.01 / settings.relative_error) ** 2)
-        return factor * SMALL_BUDGET / settings.max_evaluations
+        """What it may spend, of the budget."""
+        num_parts = len(parts_of(journey.density))
+        budget = SMALL_BUDGET * max(1.0, num_parts / 3) * _strictness(journey)
+        return budget / journey.settings.max_evaluations
 
 
-class _Ascending(_Small):
-    name, scout = "a mixture by ascents", Ascents(num_points=1024)
-
-    def suits(self, density: Density) -> bool:
-        is_very_expensive = density.work.num_numbers >= MIN_VERY_EXPENSIVE
-        has_many = density.dimension >= MIN_LAPLACE_DIMENSION and not has_varying_scales(density)
-        return (is_very_expensive or has_many) and can_ascend(density)
-
-    def effort(self, density: Density) -> float:
-        return SMALL_EFFORT
+def _strictness(journey: Journey) -> float:
+    """How many times smaller than usual the requested error is."""
+    return max(1.0, USUAL_ERROR / journey.settings.relative_error)
 
 
-class _SmallScouted(_Small):
-    name, scout = "a small mixture", None
+def _suits_ascents(density: Density) -> bool:
+    is_very_expensive = density.work.num_numbers >= MIN_VERY_EXPENSIVE
+    has_many = density.dimension >= MIN_LAPLACE_DIMENSION and not has_varying_scales(density)
+    return (is_very_expensive or has_many) and can_ascend(density)
 
-    def suits(self, density: Density) -> bool:
-        has_many = density.dimension >= thresholds.MIN_EXPLORED_DIMENSION
-        return not has_many or density.work.num_numbers >= MIN_EXPENSIVE
 
-    def effort(self, density: Density) -> float:
-        has_many = density.dimension >= thresholds.MIN_EXPLORED_DIMENSION
-        return SMALL_EFFORT_IN_MANY if has_many else SMALL_EFFORT
+def _has_few_dimensions(density: Density) -> bool:
+    return density.dimension < thresholds.MIN_EXPLORED_DIMENSION
+
+
+def _is_expensive(density: Density) -> bool:
+    return density.work.num_numbers >= MIN_EXPENSIVE
 
 
 class _Mixture:
@@ -517,9 +514,10 @@ class _Posterior:
 
 ROUTES: tuple[Route, ...] = (
     _Point(),
-    _Ascending(),
+    _Small("a mixture by ascents", _suits_ascents, SMALL_EFFORT, Ascents(num_points=1024)),
     _Posterior(),
-    _SmallScouted(),
+    _Small("a small mixture", _has_few_dimensions, SMALL_EFFORT),
+    _Small("a mixture of medium size", _is_expensive, MEDIUM_EFFORT),
     _Mixture(),
     _OtherMixture(),
     _Posterior(),

@@ -91,7 +91,7 @@ class _Axes(NamedTuple):
 
     @classmethod
     def of(cls, here: _Curvature) -> _Axes:
-        """Where second derivatives are not numbers, as far out they may be, those of a unit scale."""
+        """Second derivatives that are not numbers, as far out some may be, count as 1 and 0."""
         is_known = np.isfinite(here.precision)
         precision = np.where(is_known, here.precision, np.eye(len(is_known)))
         scales = 1 / np.sqrt(np.maximum(np.abs(np.diag(precision)), 1e-12))

@@ -40,7 +40,7 @@ TURN_SHARE = 0.3
 
 
 def integrate(plan: Plan, state: State, runtime: Runtime, offer: Callable[[State], None]) -> State:
-    """The state with draws of a proposal, which is fitted again to its own draws where that pays."""
+    """The state with draws of a proposal, fitted again to its own draws where that pays."""
     for turn in range(MAX_TURNS):
         state, is_worth_a_fit = _integrated(plan, state, runtime, offer, turn)
         if not is_worth_a_fit:

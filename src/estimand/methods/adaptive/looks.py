@@ -68,11 +68,11 @@ def unseen_looks(plan: Plan, state: State, runtime: Runtime) -> tuple[State, tup
             _seen(look, part, exploration, points)
             for (part, _), exploration, points in zip(known, thinned, evaluated, strict=True)
         ]
-        sizes = [effective_sample_size(item.log_weights) for item in seen]
-        if all(size < MIN_SEEN_SHARE * len(item.points) for size, item in zip(sizes, seen, strict=True)):
+        sizes = np.array([effective_sample_size(item.log_weights) for item in seen])
+        if (sizes < MIN_SEEN_SHARE * np.array([len(item.points) for item in seen])).all():
             unseen.append(look)
-        elif max(sizes) < FEW_POINTS:
-            found[look] = seen[int(np.argmax(sizes))]
+        elif sizes.max() < FEW_POINTS:
+            found[look] = seen[int(sizes.argmax())]
     return state._replace(found=found), tuple(unseen)
 
 
@@ -86,9 +86,7 @@ def _seen(look: Part, part: Part, exploration: Exploration, points: Evaluated) -
     columns = points.signs, points.log_sizes
     with np.errstate(invalid="ignore"):
         log_weights = exploration.log_weights + look.log_sizes(*columns) - part.log_sizes(*columns)
-    return exploration._replace(
-        log_weights=np.where(np.isnan(log_weights), -np.inf, log_weights)
-    )
+    return exploration._replace(log_weights=np.where(np.isnan(log_weights), -np.inf, log_weights))
 
 
 def centred_looks(plan: Plan, draws: Draws) -> tuple[Part, ...]:

@@ -57,8 +57,8 @@ MIN_PILOT = 1024
 # Budget at which every stage has its full size, for up to three parts, and the least share of it.
 FULL_BUDGET = 1_000_000
 MIN_SCALE = 0.05
-# Scouts of full size move in so many pieces of this size, each 40 short chains; above this dimension
-# in half as many.
+# Scouts of full size are so many pieces of this size, each 40 short chains; above this dimension
+# half as many.
 PIECE = SMC(num_particles=200, num_steps=5, num_islands=5)
 NUM_PIECES = 10
 MAX_WIDE_SCOUTS = 20
@@ -136,13 +136,14 @@ class AdaptiveIS(Settings):
                 f"AdaptiveIS: program {density.name!r} has nothing to draw; use Auto or TABI."
             )
         relaxed = density.relaxed()
-        self.scout_for(relaxed).check(relaxed)
+        self.explorer.check(relaxed)
         if self.draws is not None:
             check_draws("AdaptiveIS", density, self.draws)
         require_budget("AdaptiveIS", self.max_evaluations, self.least_evaluations(density))
 
-    def scout_for(self, density: Density) -> SMC | Ascents:
-        """The scout, or the default one for the program."""
+    @property
+    def explorer(self) -> SMC | Ascents:
+        """The scout, or a piece of the default one."""
         return PIECE if self.scout is None else self.scout
 
     def least_evaluations(self, density: Density) -> int:
@@ -222,7 +223,7 @@ class AdaptiveIS(Settings):
     def _sized(
         self, rng_key: jax.Array, density: Density, parts: tuple[Part, ...], runtime: Runtime
     ) -> Plan:
-        scout, num_pieces = self.scout_for(density), 1
+        scout, num_pieces = self.explorer, 1
         sizes = self._sizes(density, len(parts), self.max_evaluations)
         if self.scout is None:
             most = NUM_PIECES if density.dimension <= MAX_WIDE_SCOUTS else NUM_PIECES // 2

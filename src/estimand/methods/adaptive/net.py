@@ -1,8 +1,8 @@
 """The net: prior draws that a program whose evaluations are nearly free is checked at.
 
-A narrow piece that no scout came near, because at every temperature something broad weighs more,
-is still met by one prior draw in so many. In the time that compiling takes, a cheap program has tens
-of thousands of these.
+A narrow piece that no scout came near, because something broad weighs more at every temperature, is
+still met by one prior draw in so many. A cheap program has tens of thousands of these in a fraction
+of the time that compiling takes.
 """
 
 from __future__ import annotations
@@ -14,14 +14,14 @@ import numpy as np
 from estimand.methods.adaptive.draws import Draws, Evaluated, Part
 from estimand.methods.adaptive.explore import draw_prior
 from estimand.methods.adaptive.looks import is_material
-from estimand.methods.adaptive.plan import MIN_LAPLACE_DIMENSION, Plan, State, report
+from estimand.methods.adaptive.plan import Plan, State, report
 from estimand.methods.adaptive.proposal import Exploration, Proposal
 from estimand.runtime import Runtime, run_task
 from estimand.sampling import Mode, find_mode, has_curvature
 from estimand.sampling import mixture as mixtures
 from estimand.trust import thresholds
 
-# Draws, at the most, numbers that their evaluation computes (some 0.2 s), and numbers that are kept.
+# Draws at the most, numbers that evaluating them computes (some 0.2 s), and numbers that are kept.
 MAX_NET = 65_536
 MAX_COMPUTED = 2e8
 MAX_KEPT = 4_000_000
@@ -59,10 +59,11 @@ def missed_by_draws(plan: Plan, state: State) -> dict[Part, np.ndarray]:
     if net is None or draws is None or proposal is None:
         return {}
     found = {}
-    for part in (*plan.parts, *plan.looks):
+    looks = (look for look in plan.looks if is_material(plan, draws, look))
+    for part in (*plan.parts, *looks):
         if places := _beyond(net, draws, proposal, part):
             found[part] = net.positions[places]
-    return {part: found[part] for part in found if part in plan.parts or is_material(plan, draws, part)}
+    return found
 
 
 def _beyond(net: Evaluated, draws: Draws, proposal: Proposal, part: Part) -> list[int]:
@@ -84,7 +85,9 @@ def _beyond(net: Evaluated, draws: Draws, proposal: Proposal, part: Part) -> lis
     return order[is_beyond].tolist()
 
 
-def around(plan: Plan, state: State, runtime: Runtime, part: Part, places: np.ndarray) -> tuple[State, Exploration | None]:
+def around(
+    plan: Plan, state: State, runtime: Runtime, part: Part, places: np.ndarray
+) -> tuple[State, Exploration | None]:
     """Points around the mode that is uphill of the heaviest place that the net has found."""
     density = part.of(plan.density)
     if plan.density.layout.has_discrete or not has_curvature(density):

@@ -66,8 +66,6 @@ class Plan(NamedTuple):
     softened: Density
     parts: tuple[Part, ...]
     scout: SMC | Ascents
-    num_pieces: int
-    is_small: bool
     sizes: Sizes
     limits: Limits
     rng_key: jax.Array
@@ -78,6 +76,10 @@ class Plan(NamedTuple):
     """Chains that explorations start from; None if they start from the prior."""
     given: np.ndarray | None = None
     """Positions that a user has brought along, with axes (chains, draws)."""
+    num_pieces: int = 1
+    """How many times larger than the scout explorations are."""
+    is_small: bool = False
+    """Whether explorations and rounds are smaller than the budget allows."""
 
     @property
     def has_ladder(self) -> bool:
