@@ -129,7 +129,7 @@ def test_no_retry_where_no_route_can_help() -> None:
     method = ep.Auto(max_evaluations=100_000)
     result = ep.estimate_expectation(no_number(), method, throw=False)
     assert result.status is ep.Status.nan_density
-    assert all("NaN" in note for note in result.run.notes)
+    assert not any("by " in note for note in result.run.notes)
     assert result.num_evaluations < 20_000
 
 
