@@ -17,7 +17,7 @@ from estimand.methods.adaptive.plan import (
     report,
     seconds_since,
 )
-from estimand.methods.adaptive.proposal import MAX_SOBOL_DIMENSION
+from estimand.methods.adaptive.proposal import MAX_SOBOL_DIMENSION, MIN_GROUP_SHARE
 from estimand.methods.adaptive.refine import fit_again
 from estimand.runtime import Runtime
 from estimand.trust import OutputEstimate, thresholds
@@ -31,12 +31,12 @@ MIN_CONTROLLED = 20
 HOPELESS = 8.0
 # The share of the first round, one in so many, after which that is asked for the first time.
 FEW = 8
-# How often the proposal is fitted again to its own draws, after so many of them or more by the
-# first-round's measure, if it takes so many times more and less than this share is effective.
+# How often the proposal is fitted again to its own draws, after so many first rounds or more, if so
+# many times more draws are needed, and of a part's own less than this share is effective.
 MAX_TURNS = 4
-TURN_ROUNDS = 2
+TURN_ROUNDS = 1
 TURN_LACK = 2.5
-TURN_SHARE = 0.3
+TURN_FIT = 0.6
 
 
 def integrate(plan: Plan, state: State, runtime: Runtime, offer: Callable[[State], None]) -> State:
@@ -82,7 +82,7 @@ def _integrated(
         lack = _lack(plan, state, runtime, draws)
     number, enough = 0, TURN_ROUNDS * 4**turn * len(replicates) * count
     while lack.factor > 1 and not _is_hopeless(plan, state, lack, reserve):
-        is_poor = lack.factor > TURN_LACK and lack.share < TURN_SHARE
+        is_poor = lack.factor > TURN_LACK and lack.fit < TURN_FIT
         if is_poor and draws.size >= enough and turn + 1 < MAX_TURNS:
             return state, True
         cost = len(replicates) * count
@@ -104,13 +104,13 @@ def _integrated(
 class Lack(NamedTuple):
     """How many times more draws are needed for enough effective ones, and for the goal, too.
 
-    At most 1 where there are enough. `share` is that of effective draws, for the part with the
-    fewest, and `outputs` are what these draws say of them.
+    At most 1 where there are enough. `fit` is the least share of effective draws among those that
+    the components of a part are meant to give, and `outputs` are what these draws say of them.
     """
 
     missing: float
     factor: float
-    share: float
+    fit: float
     outputs: tuple[OutputEstimate, ...] = ()
 
 
@@ -141,11 +141,14 @@ def lack_of(plan: Plan, state: State, draws: Draws) -> Lack:
     ]
     sizes = [draws.ess(part) for part in needed]
     missing = thresholds.ENOUGH_ESS / max(min(sizes), 1e-3)
-    share = min(sizes) / draws.size
+    assert state.proposal is not None
+    shares = state.proposal.shares
+    wanted = (shares.get(part, MIN_GROUP_SHARE) for part in needed)
+    fit = min(size / (share * draws.size) for size, share in zip(sizes, wanted, strict=True))
     goal, means = plan.limits.goal, Means.of(draws)
     if len(plan.parts) == 1:
         variance = part_variance(means, plan.parts[0])
-        return Lack(missing, max(missing, variance / goal.relative**2), share)
+        return Lack(missing, max(missing, variance / goal.relative**2), fit)
     outputs = tuple(output_estimate(means, output) for output in range(plan.density.num_outputs))
     errors = [output.standard_error / goal.allowed(output) for output in outputs]
-    return Lack(missing, max(missing, *(error**2 for error in errors)), share, outputs)
+    return Lack(missing, max(missing, *(error**2 for error in errors)), fit, outputs)

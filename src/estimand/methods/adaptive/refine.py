@@ -106,7 +106,8 @@ def fit_again(plan: Plan, state: State, runtime: Runtime, turn: int) -> State:
     proposal = Proposal.of(proposal.groups | fresh, prior)
     name = f"pilot of turn {turn}"
     state, pilot = draw_all(plan, state, runtime, proposal, plan.sizes.pilot, name)
-    return state._replace(proposal=proposal.allocated(pilot, plan.parts))
+    proposal = proposal.allocated(pilot, plan.parts)
+    return state._replace(proposal=proposal, groups=state.groups | fresh)
 
 
 def _explore_more(plan: Plan, state: State, runtime: Runtime, pilot: Draws) -> State:
