@@ -32,6 +32,7 @@ PACKAGES = (
     "view",
     "estimate",
     "many",
+    "answers",
     "cli",
     "__init__",
 )

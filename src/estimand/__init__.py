@@ -17,16 +17,17 @@ The rooms, in the order in which data flow through them; each imports only from 
     view/        diagnosis, tables, report
     estimate     the entry points
     many/        the same for many data sets
+    answers/     questions beyond one expectation
     cli          the command line
 """
 
+from estimand.answers import ComparedModel, Comparison, LogEvidence, compare, log_evidence
 from estimand.density import Density
 from estimand.estimate import (
     Estimate,
     EstimationError,
     estimate_expectation,
     load,
-    log_evidence,
 )
 from estimand.estimators import SMC, AnIS, BridgeSampling, ImportanceSampling
 from estimand.kernels import HMC, MALA, NUTS, IndependentT, RandomWalk
@@ -77,6 +78,8 @@ __all__ = [
     "BridgeSampling",
     "CheckpointError",
     "Command",
+    "ComparedModel",
+    "Comparison",
     "Density",
     "Economical",
     "Estimate",
@@ -88,6 +91,7 @@ __all__ = [
     "Finding",
     "ImportanceSampling",
     "IndependentT",
+    "LogEvidence",
     "MergeError",
     "PosteriorBridge",
     "PosteriorMCMC",
@@ -97,6 +101,7 @@ __all__ = [
     "SelfNormalised",
     "SimulatorError",
     "Status",
+    "compare",
     "estimate_expectation",
     "estimate_many",
     "event",

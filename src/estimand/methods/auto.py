@@ -149,7 +149,7 @@ class Auto(Settings):
 
     def enough_evaluations(self, density: Density) -> int:
         """The budget from which on the first route is the one that suits the program."""
-        if density.dimension and _prefers_posterior(density) and not density.layout.has_discrete:
+        if density.dimension and prefers_posterior(density) and not density.layout.has_discrete:
             return MIN_POSTERIOR_BUDGET
         return least_evaluations(density)
 
@@ -379,7 +379,7 @@ class _Mixture:
         if not journey.outputs:
             return True
         is_small = layout.dimension <= MAX_ISLAND_DIMENSION
-        is_next = is_small and _prefers_posterior(journey.density)
+        is_next = is_small and prefers_posterior(journey.density)
         return is_next and bool(journey.weak) and journey.has_left(SECOND_SHARE)
 
     def follow(self, journey: Journey) -> Journey:
@@ -454,7 +454,7 @@ class _Posterior:
         is_affordable = journey.has_left(MIN_POSTERIOR_BUDGET / budget)
         if density.layout.has_discrete or not is_affordable:
             return False
-        is_first_choice = _prefers_posterior(density)
+        is_first_choice = prefers_posterior(density)
         is_later_choice = bool(journey.weak) and not is_first_choice
         return is_later_choice if journey.outputs else is_first_choice
 
@@ -490,7 +490,7 @@ ROUTES: tuple[Route, ...] = (
 """The routes in the order in which they are tried."""
 
 
-def _prefers_posterior(density: Density) -> bool:
+def prefers_posterior(density: Density) -> bool:
     """Whether chains of the posterior come first."""
     if density.layout.improper_sites or density.dimension >= MIN_POSTERIOR_DIMENSION:
         return True

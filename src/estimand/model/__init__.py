@@ -14,6 +14,7 @@ from estimand.model.layout import (
 )
 from estimand.model.numpyro import (
     BranchingExpectation,
+    Derived,
     Expectation,
     ExpectationProgram,
     Leaf,
@@ -65,6 +66,7 @@ __all__ = [
     "Coordinates",
     "Data",
     "DensityProgram",
+    "Derived",
     "Evaluation",
     "Expectation",
     "ExpectationProgram",

@@ -13,10 +13,17 @@ from estimand.record.provenance import (
     generator_of,
     provenance_of,
 )
-from estimand.record.record import Contents, Record, confidence_interval
+from estimand.record.record import Contents, Record, confidence_interval, quantile
 from estimand.record.refine import Question, judged, lack_of, question_of
 from estimand.record.settling import Settling
-from estimand.record.storage import RecordError, is_record, load, save, write_atomically
+from estimand.record.storage import (
+    RecordError,
+    is_record,
+    load,
+    plain_numbers,
+    save,
+    write_atomically,
+)
 
 __all__ = [
     "CONSTANT_NAMES",
@@ -40,7 +47,9 @@ __all__ = [
     "lack_of",
     "load",
     "merge",
+    "plain_numbers",
     "provenance_of",
+    "quantile",
     "question_of",
     "resample",
     "save",

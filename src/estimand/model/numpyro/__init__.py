@@ -16,12 +16,14 @@ from estimand.model.numpyro.program import (
     expression_of,
     rebound,
 )
+from estimand.model.numpyro.questions import Derived
 
 __all__ = [
     "CONCRETE",
     "Arguments",
     "BranchingExpectation",
     "Cube",
+    "Derived",
     "Expectation",
     "ExpectationProgram",
     "Leaf",
