@@ -21,7 +21,18 @@ The rooms, in the order in which data flow through them; each imports only from 
     cli          the command line
 """
 
-from estimand.answers import ComparedModel, Comparison, LogEvidence, compare, log_evidence
+from estimand.answers import (
+    ComparedModel,
+    Comparison,
+    LogEvidence,
+    Quantile,
+    Quantiles,
+    Shortfall,
+    compare,
+    log_evidence,
+    quantile,
+    shortfall,
+)
 from estimand.density import Density
 from estimand.estimate import (
     Estimate,
@@ -96,9 +107,12 @@ __all__ = [
     "PosteriorBridge",
     "PosteriorMCMC",
     "ProgramError",
+    "Quantile",
+    "Quantiles",
     "RandomWalk",
     "RecordError",
     "SelfNormalised",
+    "Shortfall",
     "SimulatorError",
     "Status",
     "compare",
@@ -115,4 +129,6 @@ __all__ = [
     "load",
     "load_many",
     "log_evidence",
+    "quantile",
+    "shortfall",
 ]

@@ -2,5 +2,17 @@
 
 from estimand.answers.comparison import ComparedModel, Comparison, compare
 from estimand.answers.evidence import LogEvidence, log_evidence
+from estimand.answers.quantiles import Quantile, Quantiles, Shortfall, quantile, shortfall
 
-__all__ = ["ComparedModel", "Comparison", "LogEvidence", "compare", "log_evidence"]
+__all__ = [
+    "ComparedModel",
+    "Comparison",
+    "LogEvidence",
+    "Quantile",
+    "Quantiles",
+    "Shortfall",
+    "compare",
+    "log_evidence",
+    "quantile",
+    "shortfall",
+]
