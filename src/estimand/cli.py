@@ -31,6 +31,7 @@ from estimand.many import estimate_many
 from estimand.methods import TABI, Auto, Method, PosteriorMCMC
 from estimand.model import (
     Bound,
+    ConditionalProgram,
     ExpectationProgram,
     ProgramError,
     SimulatorProgram,
@@ -45,7 +46,7 @@ except ImportError:
     print("the command line needs click: pip install 'estimand[cli]'", file=sys.stderr)
     sys.exit(2)
 
-Program = ExpectationProgram | SimulatorProgram
+Program = ExpectationProgram | ConditionalProgram | SimulatorProgram
 
 STARTERS = Path(__file__).parent / "starters"
 NOT_TRUSTED = 1

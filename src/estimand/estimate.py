@@ -33,6 +33,7 @@ from estimand.model import (
     PARTS,
     Bound,
     BranchingExpectation,
+    ConditionalProgram,
     ExpectationProgram,
     Output,
     ProgramError,
@@ -468,7 +469,7 @@ def estimate_expectation(
 
 
 def _require_bound(expectation: Any) -> None:
-    if isinstance(expectation, ExpectationProgram | SimulatorProgram):
+    if isinstance(expectation, ExpectationProgram | ConditionalProgram | SimulatorProgram):
         raise TypeError(
             f"program {expectation.name!r} is not bound to data: call it first, as in "
             f"estimate_expectation({expectation.name}(data))."

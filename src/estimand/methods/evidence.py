@@ -9,16 +9,20 @@ from typing import NamedTuple
 import jax
 import numpy as np
 
-from estimand.density import Density, has_varying_scales
+from estimand.density import Density
 from estimand.estimators import Estimator, Request, estimate_all
 from estimand.methods.adaptive import AdaptiveIS, PartJudgement, Posterior, sample_posterior
 from estimand.methods.auto import (
     FIRST_SHARE,
+    ISLANDS,
     MAX_ISLAND_DIMENSION,
     MIN_POSTERIOR_BUDGET,
     POINT,
     Auto,
+    has_chains,
+    has_other_coordinates,
     prefers_posterior,
+    prefers_standardised,
 )
 from estimand.methods.branching import estimate_branches, evidence_estimator
 from estimand.methods.protocol import Cost
@@ -105,28 +109,33 @@ def _routes(
     if density.dimension == 0:
         yield _by_estimator(key("point"), density, runtime, POINT)
         return
-    has_chains = not density.layout.has_discrete
-    has_chains = has_chains and settings.max_evaluations >= MIN_POSTERIOR_BUDGET
-    is_first = has_chains and prefers_posterior(density)
+    can_chain = has_chains(density) and settings.max_evaluations >= MIN_POSTERIOR_BUDGET
+    is_first = can_chain and prefers_posterior(density)
     if is_first:
         yield _by_chains(key(BY_CHAINS), density, runtime, settings)
     if density.layout.is_relaxable and (
         not is_first or density.dimension <= MAX_ISLAND_DIMENSION
     ):
-        yield _by_mixture(key(BY_MIXTURE), density, runtime, settings, True)
-        if has_varying_scales(density):
-            yield _by_mixture(key(BY_OTHER_MIXTURE), density, runtime, settings, False)
-    if has_chains and not is_first:
+        first = prefers_standardised(density)
+        yield _by_mixture(key(BY_MIXTURE), density, runtime, settings, BY_MIXTURE, first)
+        if has_other_coordinates(density):
+            route = BY_OTHER_MIXTURE
+            yield _by_mixture(key(route), density, runtime, settings, route, not first)
+    if can_chain and not is_first:
         yield _by_chains(key(BY_CHAINS), density, runtime, settings)
-    yield _by_estimator(key("estimator"), density, runtime, evidence_estimator(density))
+    estimator = evidence_estimator(density) if density.given is None else ISLANDS
+    yield _by_estimator(key("estimator"), density, runtime, estimator)
 
 
 def _by_mixture(
-    rng_key: jax.Array, density: Density, runtime: Runtime, settings: Auto, standardise: bool
+    rng_key: jax.Array,
+    density: Density,
+    runtime: Runtime,
+    settings: Auto,
+    route: str,
+    standardise: bool,
 ) -> EvidenceRun:
-    method = _method(settings, standardise)
-    judged = method.judged_in(runtime, rng_key, density)
-    route = BY_MIXTURE if standardise else BY_OTHER_MIXTURE
+    judged = _method(settings, standardise).judged_in(runtime, rng_key, density)
     return EvidenceRun.of(judged, route, _cost(judged.evidence))
 
 

@@ -14,6 +14,8 @@ from estimand.model.layout import (
 )
 from estimand.model.numpyro import (
     BranchingExpectation,
+    ConditionalExpectation,
+    ConditionalProgram,
     Derived,
     Expectation,
     ExpectationProgram,
@@ -63,6 +65,8 @@ __all__ = [
     "BranchingExpectation",
     "Called",
     "Command",
+    "ConditionalExpectation",
+    "ConditionalProgram",
     "Coordinates",
     "Data",
     "DensityProgram",

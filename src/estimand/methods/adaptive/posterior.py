@@ -255,7 +255,7 @@ def _check_terms(
     if effective_sample_size(centred) < thresholds.MIN_ESS:
         farthest = density.farthest(output, average.value)
         findings += unmet("f is practically the same", count, farthest, allowed, SAME).findings
-    for number, look in enumerate(density.looks, density.num_outputs):
+    for number, look in enumerate(density.looks, density.first_look):
         if look.output != output:
             continue
         log_sizes = Part(MAGNITUDE, number).log_sizes(*columns)

@@ -1,6 +1,7 @@
 """Models stated as NumPyro programs; the only place that traces NumPyro."""
 
 from estimand.model.numpyro.branching import BranchingExpectation, Leaf, Values
+from estimand.model.numpyro.conditional import ConditionalExpectation, ConditionalProgram
 from estimand.model.numpyro.guide import SiteDistributions, guide_of, propose
 from estimand.model.numpyro.joint import sample_joint
 from estimand.model.numpyro.mapped import Cube, Mapped
@@ -22,6 +23,8 @@ __all__ = [
     "CONCRETE",
     "Arguments",
     "BranchingExpectation",
+    "ConditionalExpectation",
+    "ConditionalProgram",
     "Cube",
     "Derived",
     "Expectation",
