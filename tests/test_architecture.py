@@ -43,7 +43,7 @@ CORE = {"jax", "numpyro", "numpy", "estimand", "scipy", "threadpoolctl"}
 EXTRAS = {
     "rich": {"runtime", "view"},
     "xarray": {"record", "estimate", "many"},
-    "pandas": {"many"},
+    "pandas": {"record", "many", "answers"},
     "matplotlib": {"plots", "view"},
     "click": {"cli"},
     "cloudpickle": {"runtime"},

@@ -178,15 +178,17 @@ def test_precision(folder: Path) -> None:
     assert invoke(folder, *command, "--precision", "half").exit_code == 2
 
 
-def test_compare_shows_three_methods_side_by_side(folder: Path) -> None:
-    result = invoke(folder, "compare", "model.py:bound", "--max-evaluations", "200000", "--json")
+def test_compare_methods_shows_three_methods_side_by_side(folder: Path) -> None:
+    result = invoke(
+        folder, "compare-methods", "model.py:bound", "--max-evaluations", "200000", "--json"
+    )
     assert result.exit_code == 0
     read = json.loads(result.stdout)
     assert list(read) == ["default", "paper: TABI + AnIS", "NUTS, averaged"]
     for name, record in read.items():
         output = record["outputs"][0]
         assert abs(output["value"] - 2.5) < 6 * output["standard_error"], name
-    result = invoke(folder, "compare", "model.py:bound", "--max-evaluations", "200000")
+    result = invoke(folder, "compare-methods", "model.py:bound", "--max-evaluations", "200000")
     assert [line.split("  ")[0] for line in result.stdout.splitlines()[4:7]] == list(read)
 
 

@@ -10,7 +10,7 @@ import math
 import os
 import time
 import weakref
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import Executor
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any
@@ -388,9 +388,9 @@ def load(path: str | os.PathLike) -> Estimate:
 
 
 class EstimationError(RuntimeError):
-    """An estimate that cannot be trusted; it is kept as `estimate`."""
+    """An estimate, or another answer, that cannot be trusted; it is kept as `estimate`."""
 
-    def __init__(self, estimate: Estimate):
+    def __init__(self, estimate: Any):
         super().__init__(
             f"{estimate.status.name}: {estimate.status.value}\n{estimate}\n"
             "(The estimate is the error's attribute `estimate`; throw=False returns it instead.)"

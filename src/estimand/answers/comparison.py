@@ -9,7 +9,6 @@ from concurrent.futures import Executor
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import jax
-import numpy as np
 
 from estimand import record as records
 from estimand.answers.evidence import LogEvidence, as_bound, at_work, auto_for, evidence_of
@@ -173,11 +172,7 @@ class Comparison:
 
     def to_dataframe(self) -> DataFrame:
         """A row for each model, as a pandas DataFrame. Needs pandas."""
-        try:
-            import pandas
-        except ImportError as error:
-            raise ImportError("to_dataframe needs pandas: pip install pandas") from error
-        return pandas.DataFrame(self.rows).set_index("model")
+        return records.dataframe(self.rows, "model")
 
 
 def with_error(value: float, error: float) -> str:
@@ -345,9 +340,7 @@ def _rows(
             if group is None
             else (of_group * group.value, of_group * group.standard_error)
         )
-        rows.append(
-            ComparedModel(name, share, own, number, factor, error, probability, deviation)
-        )
+        rows.append(ComparedModel(name, share, own, number, factor, error, probability, deviation))
     return sorted(rows, key=lambda row: (not row.status, -row.evidence.log_z))
 
 
@@ -393,9 +386,9 @@ def _with_average(
     averages = []
     for number in range(output.size):
         pieces = [
-            estimates[run].outputs[number]._replace(
-                parts=Parts(normaliser=evidence.evidence), covariance=0.0, findings=()
-            )
+            estimates[run]
+            .outputs[number]
+            ._replace(parts=Parts(normaliser=evidence.evidence), covariance=0.0, findings=())
             for run, evidence in trusted.items()
         ]
         if not pieces:

@@ -8,7 +8,7 @@ import math
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import Executor
-from typing import Any, NamedTuple, overload
+from typing import Any, NamedTuple
 
 import jax
 
@@ -119,16 +119,6 @@ class LogEvidence:
         )
 
 
-@overload
-def log_evidence(
-    model: Bound | Callable, estimator: Estimator, **settings: Any
-) -> Evidence: ...
-
-
-@overload
-def log_evidence(model: Bound | Callable, **settings: Any) -> LogEvidence: ...
-
-
 def log_evidence(
     model: Bound | Callable,
     estimator: Estimator | None = None,
@@ -141,7 +131,7 @@ def log_evidence(
     method: Auto | None = None,
     throw: bool = True,
     progress_bar: bool | None = None,
-) -> LogEvidence | Evidence:
+) -> Any:
     """The log marginal likelihood of a bound program, or of any NumPyro model.
 
     Without an estimator it is the default method's: a mixture fitted to explorations from the
@@ -162,6 +152,9 @@ def log_evidence(
             0.01 by default; what is reached is reported, and above 0.14 it is refused.
         throw: raise `EstimationError` if the status is not `ok`.
         progress_bar: as in `estimate_expectation`.
+
+    Returns:
+        A `LogEvidence`; the `Evidence` of the estimator, if one is given.
 
     Raises:
         EstimationError: if the status is not `ok`, unless ``throw=False``.
@@ -257,9 +250,7 @@ def at_work(
             cache_on_disk(),
             CompilationClock(interruption.check, teller.compiling) as clock,
             explained(bound.name),
-            runtime_for(
-                executor, bound, listener=teller, interruption=interruption
-            ) as runtime,
+            runtime_for(executor, bound, listener=teller, interruption=interruption) as runtime,
         ):
             yield Work(runtime, clock)
 

@@ -494,12 +494,12 @@ ROUTES: tuple[Route, ...] = (
 
 def has_chains(density: Density) -> bool:
     """Whether chains can be led to γ: not where it is cut off by a condition, or discrete."""
-    return not density.layout.has_discrete and density.given is None
+    return not density.layout.has_discrete and density.condition is None
 
 
 def prefers_posterior(density: Density) -> bool:
     """Whether chains of the posterior come first."""
-    if density.given is not None:
+    if density.condition is not None:
         return False
     if density.layout.improper_sites or density.dimension >= MIN_POSTERIOR_DIMENSION:
         return True
@@ -514,10 +514,12 @@ def _suits_islands(journey: Journey) -> bool:
 
 
 def prefers_standardised(density: Density) -> bool:
+    """Whether mixtures are fitted in standardised coordinates first."""
     return has_varying_scales(density) or not density.has_comparisons
 
 
 def has_other_coordinates(density: Density) -> bool:
+    """Whether the other coordinates are worth a try."""
     return has_varying_scales(density) or density.has_comparisons
 
 

@@ -91,9 +91,7 @@ def estimate_evidence(
     for run in runs:
         cost = cost + run.cost
     refused = tuple(
-        f"{run.route} did not pass all checks: {run.findings[0]}"
-        for run in runs
-        if run is not best
+        f"{run.route} did not pass all checks: {run.findings[0]}" for run in runs if run is not best
     )
     return best._replace(cost=cost, notes=refused)
 
@@ -113,9 +111,7 @@ def _routes(
     is_first = can_chain and prefers_posterior(density)
     if is_first:
         yield _by_chains(key(BY_CHAINS), density, runtime, settings)
-    if density.layout.is_relaxable and (
-        not is_first or density.dimension <= MAX_ISLAND_DIMENSION
-    ):
+    if density.layout.is_relaxable and (not is_first or density.dimension <= MAX_ISLAND_DIMENSION):
         first = prefers_standardised(density)
         yield _by_mixture(key(BY_MIXTURE), density, runtime, settings, BY_MIXTURE, first)
         if has_other_coordinates(density):
@@ -123,7 +119,7 @@ def _routes(
             yield _by_mixture(key(route), density, runtime, settings, route, not first)
     if can_chain and not is_first:
         yield _by_chains(key(BY_CHAINS), density, runtime, settings)
-    estimator = evidence_estimator(density) if density.given is None else ISLANDS
+    estimator = evidence_estimator(density) if density.condition is None else ISLANDS
     yield _by_estimator(key("estimator"), density, runtime, estimator)
 
 

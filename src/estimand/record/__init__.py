@@ -2,7 +2,7 @@
 
 from estimand.record.branches import Branch, without_draws
 from estimand.record.draws import KeptDraws, resample
-from estimand.record.export import to_datatree, to_dict
+from estimand.record.export import dataframe, to_datatree, to_dict
 from estimand.record.merge import MergeError, merge
 from estimand.record.parts import CONSTANT_NAMES, PartSummary, with_parts
 from estimand.record.provenance import (
@@ -39,6 +39,7 @@ __all__ = [
     "Settling",
     "as_key",
     "confidence_interval",
+    "dataframe",
     "fingerprint",
     "fresh_key",
     "generator_of",

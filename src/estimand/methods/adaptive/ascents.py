@@ -82,7 +82,7 @@ class Ascents(Settings):
 
 def can_ascend(density: Density) -> bool:
     """Whether a density has the derivatives for it."""
-    is_smooth = not density.layout.has_discrete and density.given is None
+    is_smooth = not density.layout.has_discrete and density.condition is None
     return is_smooth and has_curvature(density)
 
 

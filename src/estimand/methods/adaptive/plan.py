@@ -212,10 +212,10 @@ def evaluate(density: Density, positions: np.ndarray) -> list[np.ndarray]:
 def _evaluate(density: Density, positions: jax.Array) -> tuple:
     def one(position: jax.Array) -> tuple:
         terms, (signs, log_sizes) = density.evaluate(position)
-        if density.given is None:
+        if density.condition is None:
             return terms.log_prior, terms.log_likelihood, signs, log_sizes
         # The condition is a factor of γ; outputs, which have it as a factor, are given it.
-        log_share = jnp.where(signs[density.given] > 0, log_sizes[density.given], -jnp.inf)
+        log_share = jnp.where(signs[density.condition] > 0, log_sizes[density.condition], -jnp.inf)
         has_share = log_share > -jnp.inf
         log_sizes = jnp.where(has_share, log_sizes - log_share, log_sizes)
         return terms.log_prior, terms.log_likelihood + log_share, signs, log_sizes

@@ -77,7 +77,7 @@ class ConditionalExpectation(Bound):
         return output
 
     @property
-    def given(self) -> int:  # type: ignore[override]
+    def condition(self) -> int:  # type: ignore[override]
         return self.output.size
 
     @property
