@@ -441,8 +441,8 @@ class _Level:
         self.sides: tuple[float, float] = (math.nan, math.nan)
         self.known: list[_Known] = []
         self.latest: list[_Known] = []
-        self.low = -math.inf
-        self.seen = np.zeros(0)
+        self.low, self.high = -math.inf, math.inf
+        self.seen = self.atoms = np.zeros(0)
         self.failure: Finding | None = None
 
     def begin(self, sample: Beyond, estimate: Estimate) -> None:
@@ -497,8 +497,11 @@ class _Level:
             return
         self.known = latest
         for item in usable:
-            if item.depth(self.probability) > 0:
+            depth = item.depth(self.probability)
+            if depth > CLOSE:
                 self.low = max(self.low, item.threshold)
+            elif depth < -CLOSE:
+                self.high = min(self.high, item.threshold)
         self._next(usable)
 
     def _next(self, usable: list[_Known]) -> None:
@@ -511,10 +514,22 @@ class _Level:
     def _aim(self, sample: Beyond, depth: float) -> None:
         """The threshold at which the probability has fallen by a factor e^depth."""
         self.seen = np.union1d(self.seen, sample.values)
-        self.next, self.atom = sample.reach(depth - self.lead), None
+        self.atoms = np.union1d(self.atoms, sample.values[sample.is_atom])
+        self.next, self.atom = self._within(sample.reach(depth - self.lead)), None
         place = sample.place(depth)
-        if 0 < depth <= math.log(max(sample.size / MIN_DRAWS, 1.0)) and sample.has_atom(place):
-            self._take_atom(float(sample.values[place]))
+        if 0 < depth <= math.log(max(sample.size / MIN_DRAWS, 1.0)):
+            candidate = sample.values[place]
+        else:
+            # Behind it, or too far before: the last value that was met before the next threshold.
+            candidate = max(self.seen[self.seen <= self.next], default=math.nan)
+        if candidate in self.atoms:
+            self._take_atom(float(candidate))
+
+    def _within(self, aim: float) -> float:
+        """A threshold between those that are known to be before the quantile and behind it."""
+        if self.low < aim < self.high or not math.isfinite(self.low + self.high):
+            return aim
+        return (self.low + self.high) / 2
 
     def _take_atom(self, atom: float) -> None:
         """Thresholds halfway to the values on both sides of an atom."""
@@ -530,8 +545,9 @@ class _Level:
     def _retreat(self, failed: _Known) -> None:
         """Halfway back to where something was found."""
         self.atom = None
-        if self.low < failed.threshold:
-            self.next = (self.low + failed.threshold) / 2
+        self.high = min(self.high, failed.threshold)
+        if math.isfinite(self.low) and self.low < self.high:
+            self.next = (self.low + self.high) / 2
             return
         findings = failed.tail.findings or (no_mass("nothing is known beyond it"),)
         self.failure = max(findings, key=lambda item: item.status.severity)
@@ -785,4 +801,4 @@ def _second_order(edge: Quantile) -> float:
     """How much too large the shortfall is on average because of the quantile's error."""
     if edge.is_exact or not math.isfinite(edge.standard_error):
         return 0.0
-    return edge.standard_error**2 / (2 * edge.beyond.mean_excess(0))
+    return edge.standard_error**2 / (2 * edge.beyond.scale())

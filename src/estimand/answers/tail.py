@@ -73,7 +73,7 @@ class Beyond(NamedTuple):
         if depth <= self.farthest:
             return self._interpolated(depth)
         place = self.place(self.farthest)
-        return float(self.values[place]) + (depth - self.farthest) * self.mean_excess(place)
+        return float(self.values[place]) + (depth - self.farthest) * self.scale(place)
 
     def log_error(self, depth: float) -> float:
         """Standard error of the logarithm of how much the probability has fallen there."""
@@ -93,17 +93,21 @@ class Beyond(NamedTuple):
         points = np.concatenate([[start], self.values])
         return float(np.interp(share, np.concatenate([[0.0], self.weights.cumsum()]), points))
 
-    def mean_excess(self, place: int) -> float:
-        """How far values lie beyond the one at a place, or beyond the threshold, on average."""
-        start = float(self.values[place])
-        if place == 0 and math.isfinite(self.threshold):
-            start = self.threshold
-        weights, values = self.weights[place:], self.values[place:]
-        return float(weights @ (values - start) / max(weights.sum(), 1e-300))
+    def scale(self, place: int = 0) -> float:
+        """How far values lie beyond the one at a place, or beyond the threshold.
 
-    def has_atom(self, place: int) -> bool:
-        """Whether so many draws have this very value that the distribution must have it, too."""
-        return bool(self.weights[place] > max(ATOM_SHARE, 3 / self.size))
+        By the median, as if the tail were exponential: a few that are far out say nothing of it.
+        """
+        is_first = place == 0 and math.isfinite(self.threshold)
+        start = self.threshold if is_first else float(self.values[place])
+        shares = self.weights[place:].cumsum()
+        middle = int(np.searchsorted(shares, shares[-1] / 2))
+        return (float(self.values[place + middle]) - start) / math.log(2)
+
+    @property
+    def is_atom(self) -> np.ndarray:
+        """Of which values there are so many draws that the distribution must have an atom there."""
+        return self.weights > max(ATOM_SHARE, 3 / max(self.size, 1.0))
 
 
 class ValuesOf:

@@ -12,7 +12,7 @@ import jax.numpy as jnp
 
 from estimand.model.layout import Output, ProgramError
 from estimand.model.numpyro.program import Expectation, ExpectationProgram
-from estimand.model.protocol import Axes, Bound, Data, Identity, Model
+from estimand.model.protocol import Axes, Bound, Data, Identity, Model, described
 
 Named = dict[str, Any]
 
@@ -105,7 +105,8 @@ class ConditionalExpectation(Bound):
         return Identity(("given", program), data, source)
 
     def __repr__(self) -> str:
-        return repr(self.joint[0]).replace("<expectation", "<conditional expectation", 1)
+        sites = described(self.output.size, [site.name for site in self.model.sites])
+        return f"<conditional expectation of {self.name}: {sites}>"
 
 
 def _with_condition(f: Callable[[Named], Any], given: Callable[[Named], Any], sites: Named) -> Any:
