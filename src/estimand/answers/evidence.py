@@ -49,8 +49,8 @@ class LogEvidence:
 
     Examples:
         >>> evidence = ep.log_evidence(program(2.0))
-        >>> abs(evidence.log_z + 2.2655) < 4 * evidence.standard_error
-        True
+        >>> round(evidence.log_z, 3), evidence.status.name
+        (-2.266, 'ok')
     """
 
     program: str
@@ -164,8 +164,8 @@ def log_evidence(
         ...     x = numpyro.sample("x", dist.Normal(0, 1))
         ...     numpyro.sample("y", dist.Normal(x, 1), obs=y)
         >>> evidence = ep.log_evidence(model, model_args=(2.0,))
-        >>> abs(evidence.log_z + 2.2655) < 4 * evidence.standard_error
-        True
+        >>> round(evidence.log_z, 3)
+        -2.266
         >>> evidence = ep.log_evidence(model, ep.ImportanceSampling(), model_args=(2.0,))
         >>> abs(float(evidence.log_z) + 2.2655) < 4 * evidence.standard_error
         True
