@@ -73,6 +73,7 @@ from estimand.runtime import CheckpointError
 from estimand.sampling import geometric, linear
 from estimand.target import event
 from estimand.trust import Evidence, Finding, Status
+from estimand.view import DesignPoint, Reliability
 
 __version__ = "0.1.0"
 
@@ -94,6 +95,7 @@ __all__ = [
     "ComparedModel",
     "Comparison",
     "Density",
+    "DesignPoint",
     "Distribution",
     "Economical",
     "Estimate",
@@ -114,6 +116,7 @@ __all__ = [
     "Quantiles",
     "RandomWalk",
     "RecordError",
+    "Reliability",
     "SelfNormalised",
     "Shortfall",
     "SimulatorError",

@@ -64,7 +64,15 @@ from estimand.runtime import (
 )
 from estimand.settings import require_count
 from estimand.trust import Status, checked
-from estimand.view import Diagnosis, Summary, diagnose, estimate_text, summarise
+from estimand.view import (
+    Diagnosis,
+    Reliability,
+    Summary,
+    diagnose,
+    estimate_text,
+    reliability_of,
+    summarise,
+)
 
 if TYPE_CHECKING:
     from xarray import DataTree
@@ -163,6 +171,24 @@ class Estimate(Record):
             ...
         """
         return summarise(self, self.diagnoses)
+
+    def reliability(self, output: int = 0, *, rng_key: int | jax.Array = 0) -> Reliability:
+        """Of an event: the index β = −Φ⁻¹(P), design points, and the importance of each site.
+
+        Design points are searched for from draws of the event, a branch of a union having one of
+        its own, with its share of the probability.
+
+        Args:
+            output: the number of the output, if the program has several.
+            rng_key: an int or a JAX key, for the searches.
+
+        Examples:
+            >>> event = ep.expect(program.model, lambda sites: sites["x"] > 4)
+            >>> reliability = ep.estimate_expectation(event(2.0)).reliability()
+            >>> round(reliability.beta, 2)
+            4.24
+        """
+        return reliability_of(self, output, rng_key)
 
     def to_html(self, path: str | os.PathLike | None = None) -> str:
         """A report as one self-contained page, also written to `path` if one is given.
