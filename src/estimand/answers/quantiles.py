@@ -46,6 +46,8 @@ CLOSE = 0.3
 LEADING_ERRORS, MAX_LEAD = 2.0, 0.05
 # It may turn out to be so far behind it, where the draws' quantiles are continued to the left.
 BEHIND = 0.03
+# Standard errors between a probability and the wanted one for which a value is said to be exact.
+CERTAIN = thresholds.MAX_JOINT_ERRORS
 # Effective draws beyond a threshold that the next one is taken from.
 MIN_DRAWS = 50.0
 
@@ -595,9 +597,8 @@ class _Level:
         for item, side in ((left, 1), (right, -1)):
             if not _is_usable(item):
                 continue
-            reach = records.quantile(0.5 + thresholds.CONFIDENCE / 2, item.tail.degrees)
-            margin = side * item.depth(self.probability)
-            if margin * item.tail.value < reach * item.tail.standard_error:
+            distance = side * (item.tail.value - self.probability)
+            if distance < CERTAIN * item.tail.standard_error:
                 detail = (
                     f"P(f {'>' if self.sign > 0 else '<'} {self.sign * item.threshold:.6g}) is "
                     f"{item.tail.value:.4g} ± {item.tail.standard_error:.1g}, too close to "
