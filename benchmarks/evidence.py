@@ -1,6 +1,6 @@
 """Evidence beside other libraries: the default method, our bridge sampling, dynesty, PyMC's SMC.
 
-Every contestant states the model in its own way, with the same seeds, and says log Z with its error.
+Every contestant states the model in its own way, and says log Z with its error.
 Dynesty has 500 live points, PyMC's SMC 2,000 draws in four chains: their defaults. Seconds are wall
 time, the first run with its compilation apart from the median of the others.
 """
