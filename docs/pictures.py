@@ -3,15 +3,18 @@
 Run it as ``python -m docs.pictures`` in the root of the repository. Needs Chromium for the report.
 """
 
+import re
 import tempfile
 from pathlib import Path
+from typing import Any
 
 import matplotlib.pyplot as plt
 from matplotlib.figure import Figure
 from PIL import Image
 
 import estimand as ep
-from estimand import plots
+from estimand import Reliability, plots
+from estimand.plots.style import PALETTE
 from examples.demo import DATA, METHODS, TAIL_TRUTH, cube, tail
 from tests.browser import browser
 
@@ -54,6 +57,62 @@ def draw_plots(rare: ep.Estimate, annealed: ep.Estimate, others: list[ep.Estimat
         figure.savefig(IMAGES / f"plot-{name}.png", dpi=110)
 
 
+def code_of(guide: str) -> dict[str, Any]:
+    """What the code of a guide has made."""
+    text = (IMAGES.parent / "guides" / f"{guide}.md").read_text()
+    made: dict[str, Any] = {}
+    for block in re.findall(r"```python\n(.*?)```", text, flags=re.DOTALL):
+        exec(block, made)
+    return made
+
+
+def draw_answers() -> None:
+    """Pictures of the guides to further questions, from the code of these guides."""
+    tails = code_of("tails")
+    tails["left"].get_figure().savefig(IMAGES / "distribution.png", dpi=100)
+    figure = code_of("given-a-condition")["fig"]
+    figure.set_size_inches(6, 3.2)
+    figure.savefig(IMAGES / "given.png", dpi=100, bbox_inches="tight")
+    draw_importance(code_of("reliability")["reliability"])
+    draw_comparison(code_of("comparing-models")["comparison"])
+
+
+def draw_importance(reliability: Reliability) -> None:
+    figure, ax = plt.subplots(layout="constrained", figsize=(6, 2.6))
+    for number, point in enumerate(reliability.design_points):
+        left = 0.0
+        for place, (site, importance) in enumerate(point.importance.items()):
+            label = site if number == 0 else None
+            ax.barh(number, float(importance), left=left, color=PALETTE[place], label=label)
+            left += float(importance)
+    points = reliability.design_points
+    ax.set_yticks(
+        range(len(points)), [f"{100 * point.share:.0f} % of failures" for point in points]
+    )
+    ax.set_xlabel("importance")
+    ax.invert_yaxis()
+    figure.legend(loc="outside upper right", ncols=3, frameon=False)
+    figure.savefig(IMAGES / "reliability.png", dpi=100)
+
+
+def draw_comparison(comparison: ep.Comparison) -> None:
+    figure, (left, right) = plt.subplots(1, 2, layout="constrained", figsize=(9, 2.8))
+    names = list(comparison.models)
+    rows = list(comparison.models.values())
+    left.barh(
+        names, [row.probability for row in rows], xerr=[row.probability_error for row in rows]
+    )
+    left.set_xlabel("probability of the model")
+    estimates = [comparison.estimates[name].outputs[0] for name in names]
+    values = [*(output.value for output in estimates), comparison.average[0].value]
+    right.plot(values, [*names, "over models"], "o")
+    right.set_xlabel("expected response at a dose of 4")
+    for ax in (left, right):
+        ax.invert_yaxis()
+        ax.spines[["top", "right"]].set_visible(False)
+    figure.savefig(IMAGES / "comparison.png", dpi=100)
+
+
 def shrink(path: Path) -> None:
     """Few colours: these are drawings, not photographs."""
     with Image.open(path) as picture:
@@ -67,6 +126,7 @@ def main() -> None:
     annealed = ep.estimate_expectation(cube(2.0), path)
     paper = ep.estimate_expectation(tail(DATA), METHODS["paper: TABI + AnIS"])
     islands = ep.estimate_expectation(tail(DATA), ep.TABI(ep.SMC(num_islands=8)), throw=False)
+    draw_answers()
     draw_report(rare)
     draw_plots(rare, annealed, [paper, islands])
     for picture in sorted(IMAGES.glob("*.png")):

@@ -11,6 +11,7 @@ table from the model's own density.
 - `known`: bound programs by name, the table's and families in any dimension.
 - `numpyro_models`, `numpyro_truths`: models in the style of NumPyro's documentation.
 - `hostile`: programs that are wrong or difficult, each with the outcome that it must have.
+- `evidence`: models whose evidence, quantiles and shortfall are known.
 - `shapes`: programs of several shapes and sizes, only for timing.
 
 The truths are computed when the table is first used, so that a module with a single model stays

@@ -32,6 +32,7 @@ PACKAGES = (
     "view",
     "estimate",
     "many",
+    "answers",
     "cli",
     "__init__",
 )
@@ -42,7 +43,7 @@ CORE = {"jax", "numpyro", "numpy", "estimand", "scipy", "threadpoolctl"}
 EXTRAS = {
     "rich": {"runtime", "view"},
     "xarray": {"record", "estimate", "many"},
-    "pandas": {"many"},
+    "pandas": {"record", "many", "answers"},
     "matplotlib": {"plots", "view"},
     "click": {"cli"},
     "cloudpickle": {"runtime"},

@@ -178,16 +178,47 @@ def test_precision(folder: Path) -> None:
     assert invoke(folder, *command, "--precision", "half").exit_code == 2
 
 
-def test_compare_shows_three_methods_side_by_side(folder: Path) -> None:
-    result = invoke(folder, "compare", "model.py:bound", "--max-evaluations", "200000", "--json")
+def test_compare_methods_shows_three_methods_side_by_side(folder: Path) -> None:
+    result = invoke(
+        folder, "compare-methods", "model.py:bound", "--max-evaluations", "200000", "--json"
+    )
     assert result.exit_code == 0
     read = json.loads(result.stdout)
     assert list(read) == ["default", "paper: TABI + AnIS", "NUTS, averaged"]
     for name, record in read.items():
         output = record["outputs"][0]
         assert abs(output["value"] - 2.5) < 6 * output["standard_error"], name
-    result = invoke(folder, "compare", "model.py:bound", "--max-evaluations", "200000")
+    result = invoke(folder, "compare-methods", "model.py:bound", "--max-evaluations", "200000")
     assert [line.split("  ")[0] for line in result.stdout.splitlines()[4:7]] == list(read)
+
+
+def test_models_are_compared(folder: Path) -> None:
+    programs = ["model.py:bound", "model.py:program"]
+    wrong = invoke(folder, "compare", *programs, "--prior", "1")
+    assert wrong.exit_code == 2
+    assert "one for each of the 2 programs" in wrong.stderr
+    result = invoke(folder, "compare", "model.py:bound", "--json", "--seed", "1")
+    assert result.exit_code == 0
+    [row] = json.loads(result.stdout)["models"]
+    assert abs(row["log_z"] + 2.2655121) < 6 * row["log_z_error"] + 1e-6
+    assert row["probability"] == 1.0
+
+
+def test_tails_on_the_command_line(folder: Path) -> None:
+    asked = ["model.py:bound", "--json"]
+    result = invoke(folder, "quantile", *asked, "--level", "0.5", "--level", "0.999")
+    assert result.exit_code == 0
+    median, far = json.loads(result.stdout)["quantiles"]
+    assert median["interval"][0] < 1.0 < median["interval"][1]
+    assert far["interval"][0] < 32.313137 < far["interval"][1]
+    result = invoke(folder, "shortfall", *asked, "--tail-probability", "0.001")
+    assert json.loads(result.stdout)["value"] > 32.4
+    result = invoke(folder, "distribution", *asked, "--at", "27", "--at", "1")
+    below, above = json.loads(result.stdout)["points"]
+    assert (below["t"], above["t"]) == (1.0, 27.0)
+    assert abs(above["survival"] - 2.339e-3) < 6 * above["standard_error"] + 1e-5
+    assert invoke(folder, "quantile", "model.py:bound").exit_code == 2
+    assert invoke(folder, "quantile", "model.py:bound", "--level", "2").exit_code == 2
 
 
 @pytest.mark.parametrize(

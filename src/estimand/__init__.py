@@ -17,16 +17,30 @@ The rooms, in the order in which data flow through them; each imports only from 
     view/        diagnosis, tables, report
     estimate     the entry points
     many/        the same for many data sets
+    answers/     questions beyond one expectation
     cli          the command line
 """
 
+from estimand.answers import (
+    ComparedModel,
+    Comparison,
+    Distribution,
+    LogEvidence,
+    Quantile,
+    Quantiles,
+    Shortfall,
+    compare,
+    distribution,
+    log_evidence,
+    quantile,
+    shortfall,
+)
 from estimand.density import Density
 from estimand.estimate import (
     Estimate,
     EstimationError,
     estimate_expectation,
     load,
-    log_evidence,
 )
 from estimand.estimators import SMC, AnIS, BridgeSampling, ImportanceSampling
 from estimand.kernels import HMC, MALA, NUTS, IndependentT, RandomWalk
@@ -59,6 +73,7 @@ from estimand.runtime import CheckpointError
 from estimand.sampling import geometric, linear
 from estimand.target import event
 from estimand.trust import Evidence, Finding, Status
+from estimand.view import DesignPoint, Reliability
 
 __version__ = "0.1.0"
 
@@ -77,7 +92,11 @@ __all__ = [
     "BridgeSampling",
     "CheckpointError",
     "Command",
+    "ComparedModel",
+    "Comparison",
     "Density",
+    "DesignPoint",
+    "Distribution",
     "Economical",
     "Estimate",
     "Estimates",
@@ -88,15 +107,22 @@ __all__ = [
     "Finding",
     "ImportanceSampling",
     "IndependentT",
+    "LogEvidence",
     "MergeError",
     "PosteriorBridge",
     "PosteriorMCMC",
     "ProgramError",
+    "Quantile",
+    "Quantiles",
     "RandomWalk",
     "RecordError",
+    "Reliability",
     "SelfNormalised",
+    "Shortfall",
     "SimulatorError",
     "Status",
+    "compare",
+    "distribution",
     "estimate_expectation",
     "estimate_many",
     "event",
@@ -110,4 +136,6 @@ __all__ = [
     "load",
     "load_many",
     "log_evidence",
+    "quantile",
+    "shortfall",
 ]

@@ -1,4 +1,4 @@
-"""The command line: ``estimand run``, ``show``, ``report``, ``merge``, ``compare``, ``example``.
+"""The command line: ``estimand run``, ``show``, ``report``, ``merge``, and further questions.
 
 Needs click: ``pip install 'estimand[cli]'``. Results go to stdout, progress to stderr. Exit codes:
 0 for an estimate that can be used, 1 for one that cannot be trusted, 2 for wrong usage.
@@ -25,12 +25,17 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from estimand.answers import compare as compare_models
+from estimand.answers import distribution as distribution_of
+from estimand.answers import quantile as quantile_of
+from estimand.answers import shortfall as shortfall_of
 from estimand.estimate import Estimate, default_method, estimate_expectation, load
 from estimand.estimators import AnIS
 from estimand.many import estimate_many
 from estimand.methods import TABI, Auto, Method, PosteriorMCMC
 from estimand.model import (
     Bound,
+    ConditionalProgram,
     ExpectationProgram,
     ProgramError,
     SimulatorProgram,
@@ -45,7 +50,7 @@ except ImportError:
     print("the command line needs click: pip install 'estimand[cli]'", file=sys.stderr)
     sys.exit(2)
 
-Program = ExpectationProgram | SimulatorProgram
+Program = ExpectationProgram | ConditionalProgram | SimulatorProgram
 
 STARTERS = Path(__file__).parent / "starters"
 NOT_TRUSTED = 1
@@ -364,7 +369,8 @@ class _Commands(click.Group):
     """Commands in the order in which one meets them."""
 
     def list_commands(self, _context: click.Context) -> list[str]:
-        return ["example", "run", "show", "report", "merge", "compare"]
+        first = ["example", "run", "show", "report", "merge"]
+        return [*first, "quantile", "shortfall", "distribution", "compare", "compare-methods"]
 
 
 @click.group(cls=_Commands, context_settings={"help_option_names": ["-h", "--help"]})
@@ -558,8 +564,9 @@ def _read_many(spec: str, data: Path | None, group_by: str | None) -> _Many:
     program = load_program(spec)
     if isinstance(program, Bound):
         raise click.UsageError(f"{spec} has its data already; leave out --data.")
-    if isinstance(program, SimulatorProgram):
-        raise click.UsageError(f"{spec} is a simulator: estimate one data set at a time.")
+    if not isinstance(program, ExpectationProgram):
+        kind = "a simulator" if isinstance(program, SimulatorProgram) else "conditional"
+        raise click.UsageError(f"{spec} is {kind}: estimate one data set at a time.")
     if data is None:
         raise click.UsageError("--group-by needs a table: give it with --data.")
     signature = program.signature
@@ -670,10 +677,10 @@ def merge(records: tuple[Path, ...], output: Path, as_json: bool) -> None:
     sys.exit(_exit_code(result))
 
 
-@main.command()
+@main.command("compare-methods")
 @_of_a_program
 @_json
-def compare(
+def compare_methods(
     program: str,
     data: Path | None,
     relative_error: float | None,
@@ -732,6 +739,224 @@ def _comparison_rows(name: str, result: Estimate) -> list[tuple[str, ...]]:
         )
         for number, (label, output, (low, high)) in enumerate(rows)
     ]
+
+
+# --- further questions ---
+
+
+def _answer(ask: Callable[[], Any], as_json: bool) -> None:
+    """Prints an answer, and ends with its exit code."""
+    try:
+        answer = ask()
+    except (ProgramError, TypeError, ValueError, ImportError) as error:
+        raise click.UsageError(str(error)) from error
+    except Exception as error:
+        traceback.print_exc()
+        raise click.UsageError(f"the estimation failed: {error}") from error
+    text = json.dumps(answer.to_dict(), indent=2, allow_nan=False) if as_json else str(answer)
+    click.echo(text)
+    sys.exit(0 if answer.status else NOT_TRUSTED)
+
+
+class _Asked(NamedTuple):
+    """A program with its data, and what an answer is asked for with."""
+
+    expectation: Bound
+    settings: dict[str, Any]
+
+    @classmethod
+    def of(
+        cls,
+        program: str,
+        data: Path | None,
+        limits: _Limits,
+        seed: int,
+        precision: str,
+        output: str | None,
+    ) -> _Asked:
+        expectation: Any = _bound(program, data, precision)
+        if output is not None:
+            try:
+                expectation = expectation[output]
+            except (KeyError, TypeError) as error:
+                raise click.UsageError(f"--output-name {output}: {error}") from error
+        method = limits.of(Auto)
+        _say(repr(expectation))
+        settings = {"method": method, "rng_key": seed, "precision": precision, "throw": False}
+        return cls(expectation, settings)
+
+
+_output_name = click.option(
+    "--output-name",
+    metavar="NAME",
+    help="Which output of a program with several: its name in the dict that is returned.",
+)
+
+
+@main.command()
+@_of_a_program
+@_output_name
+@click.option(
+    "--level", "levels", type=float, multiple=True, help="Such as 0.5 or 0.999999; repeat it."
+)
+@click.option(
+    "--tail-probability",
+    "tails",
+    type=float,
+    multiple=True,
+    help="Probability of the upper tail instead of a level, such as 1e-6; repeat it.",
+)
+@_json
+def quantile(
+    program: str,
+    data: Path | None,
+    relative_error: float | None,
+    absolute_error: float,
+    max_evaluations: int | None,
+    max_seconds: float,
+    seed: int,
+    precision: str,
+    output_name: str | None,
+    levels: tuple[float, ...],
+    tails: tuple[float, ...],
+    as_json: bool,
+) -> None:
+    """Quantiles of what a program returns, however far out.
+
+    \b
+    Example:
+      estimand quantile model.py:program --level 0.5 --level 0.999999
+    """
+    limits = _Limits(relative_error, absolute_error, max_evaluations, max_seconds)
+    asked = _Asked.of(program, data, limits, seed, precision, output_name)
+    levels_or_none, tails_or_none = list(levels) or None, list(tails) or None
+
+    def ask() -> Any:
+        return quantile_of(
+            asked.expectation, levels_or_none, tail_probability=tails_or_none, **asked.settings
+        )
+
+    _answer(ask, as_json)
+
+
+@main.command()
+@_of_a_program
+@_output_name
+@click.option("--tail-probability", type=float, required=True, help="The share of cases.")
+@click.option("--lower", is_flag=True, help="The smallest values instead of the largest ones.")
+@_json
+def shortfall(
+    program: str,
+    data: Path | None,
+    relative_error: float | None,
+    absolute_error: float,
+    max_evaluations: int | None,
+    max_seconds: float,
+    seed: int,
+    precision: str,
+    output_name: str | None,
+    tail_probability: float,
+    lower: bool,
+    as_json: bool,
+) -> None:
+    """The mean of what a program returns in the worst share of all cases.
+
+    \b
+    Example:
+      estimand shortfall model.py:program --tail-probability 0.001
+    """
+    limits = _Limits(relative_error, absolute_error, max_evaluations, max_seconds)
+    asked = _Asked.of(program, data, limits, seed, precision, output_name)
+
+    def ask() -> Any:
+        return shortfall_of(asked.expectation, tail_probability, lower=lower, **asked.settings)
+
+    _answer(ask, as_json)
+
+
+@main.command()
+@_of_a_program
+@_output_name
+@click.option("--at", "grid", type=float, multiple=True, required=True, help="A point; repeat it.")
+@_json
+def distribution(
+    program: str,
+    data: Path | None,
+    relative_error: float | None,
+    absolute_error: float,
+    max_evaluations: int | None,
+    max_seconds: float,
+    seed: int,
+    precision: str,
+    output_name: str | None,
+    grid: tuple[float, ...],
+    as_json: bool,
+) -> None:
+    """The probabilities that what a program returns is above some numbers, or at most them.
+
+    \b
+    Example:
+      estimand distribution model.py:program --at -2 --at 0 --at 6
+    """
+    limits = _Limits(relative_error, absolute_error, max_evaluations, max_seconds)
+    asked = _Asked.of(program, data, limits, seed, precision, output_name)
+
+    def ask() -> Any:
+        return distribution_of(asked.expectation, sorted(grid), **asked.settings)
+
+    _answer(ask, as_json)
+
+
+@main.command()
+@click.argument("programs", nargs=-1, required=True, metavar="FILE.py:PROGRAM …")
+@_data
+@click.option(
+    "--prior", multiple=True, type=float, help="Prior probability of each program, in their order."
+)
+@click.option("--average", is_flag=True, help="Also average the programs' expectations.")
+@_relative_error
+@_max_evaluations
+@_seed
+@_precision
+@_json
+def compare(
+    programs: tuple[str, ...],
+    data: Path | None,
+    prior: tuple[float, ...],
+    average: bool,
+    relative_error: float | None,
+    max_evaluations: int | None,
+    seed: int,
+    precision: str,
+    as_json: bool,
+) -> None:
+    """Compare models of the same data by their evidence.
+
+    \b
+    Example:
+      estimand compare linear.py:program quadratic.py:program --data data.csv
+    """
+    if prior and len(prior) != len(programs):
+        raise click.UsageError(
+            f"--prior: give one for each of the {len(programs)} programs; there are {len(prior)}."
+        )
+    if len(set(programs)) < len(programs):
+        raise click.UsageError("a program is named twice.")
+    models = {name: _bound(name, data, precision) for name in programs}
+    limits = _Limits(relative_error, 0.0, max_evaluations, math.inf)
+
+    def ask() -> Any:
+        return compare_models(
+            models,
+            prior=dict(zip(programs, prior, strict=True)) if prior else None,
+            average=average,
+            rng_key=seed,
+            method=limits.of(Auto),
+            precision=precision,
+            throw=False,
+        )
+
+    _answer(ask, as_json)
 
 
 def starters() -> dict[str, Path]:

@@ -148,7 +148,7 @@ def log_distance(sign: jax.Array, log_abs: jax.Array, centre: jax.Array) -> jax.
 @functools.partial(
     jax.tree_util.register_dataclass,
     data_fields=["arrays", "sign", "output", "centre", "scales", "softness"],
-    meta_fields=["model", "written", "has_looks"],
+    meta_fields=["model", "written", "has_looks", "condition"],
 )
 @dataclasses.dataclass(frozen=True)
 class Density:
@@ -157,6 +157,8 @@ class Density:
     `written` are constants of the program by their place among the arrays, if what is evaluated
     depends on their values; they are compiled in. With `has_looks` the terms of sums stand behind
     the outputs, as further ones (`looks`). `centre` is what `magnitude` measures an output from.
+    Of an expectation given A, `condition` is the place of 1_A behind the outputs: its γ is γ·1_A,
+    and the outputs are 0 outside of A.
     """
 
     model: Model
@@ -168,12 +170,14 @@ class Density:
     softness: Any = None
     written: tuple[tuple[int, Constant], ...] = ()
     has_looks: bool = False
+    condition: int | None = None
 
     @classmethod
     def of(cls, bound: Bound) -> Density:
         """γ of a model with its data."""
         arrays = bound.arrays
-        density = cls(bound.model, arrays, np.int32(0), np.int32(0))
+        density = cls(bound.model, arrays, np.int32(0), np.int32(0), condition=bound.condition)
+        density = density.part("gamma2")
         reading = density._reading
         count = len(arrays)
         constants = tuple(
@@ -197,6 +201,8 @@ class Density:
 
     def part(self, name: str, output: int = 0) -> Density:
         """γ1⁺, γ1⁻ (of one output) or γ2 of the same program."""
+        if name == "gamma2" and self.condition is not None:
+            name, output = "gamma1_plus", self.condition
         return dataclasses.replace(self, sign=np.int32(_SIGNS[name]), output=np.int32(output))
 
     def magnitude(self, output: int, centre: float = 0.0) -> Density:
@@ -268,7 +274,9 @@ class Density:
         return self._in_coordinates(wanted)
 
     def without_outputs(self) -> Density:
-        """γ alone: nothing of the return value is evaluated."""
+        """γ alone: nothing of the return value is evaluated, but for a condition."""
+        if self.condition is not None:
+            return self.part("gamma2")
         return dataclasses.replace(
             self.part("gamma2"),
             model=self.model.without_output(),
@@ -312,6 +320,11 @@ class Density:
 
     @property
     def num_outputs(self) -> int:
+        return self.first_look if self.condition is None else self.condition
+
+    @property
+    def first_look(self) -> int:
+        """The place of the first term behind the outputs, and behind a condition."""
         return 0 if self.model.output is None else self.model.output.size
 
     @property

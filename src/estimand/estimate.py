@@ -10,7 +10,7 @@ import math
 import os
 import time
 import weakref
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import Executor
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any
@@ -22,7 +22,6 @@ from estimand import record as records
 from estimand.density import Density
 from estimand.estimators import Estimator
 from estimand.methods import (
-    AdaptiveIS,
     Auto,
     Economical,
     Method,
@@ -34,12 +33,12 @@ from estimand.model import (
     PARTS,
     Bound,
     BranchingExpectation,
+    ConditionalProgram,
     ExpectationProgram,
     Output,
     ProgramError,
     SimulatorExpectation,
     SimulatorProgram,
-    bind,
 )
 from estimand.record import Contents, Provenance, Question, Record
 from estimand.runtime import (
@@ -64,8 +63,16 @@ from estimand.runtime import (
     warn_of_wrong_code,
 )
 from estimand.settings import require_count
-from estimand.trust import Evidence, Status, checked
-from estimand.view import Diagnosis, Summary, diagnose, estimate_text, summarise
+from estimand.trust import Status, checked
+from estimand.view import (
+    Diagnosis,
+    Reliability,
+    Summary,
+    diagnose,
+    estimate_text,
+    reliability_of,
+    summarise,
+)
 
 if TYPE_CHECKING:
     from xarray import DataTree
@@ -164,6 +171,24 @@ class Estimate(Record):
             ...
         """
         return summarise(self, self.diagnoses)
+
+    def reliability(self, output: int = 0, *, rng_key: int | jax.Array = 0) -> Reliability:
+        """Of an event: the index β = −Φ⁻¹(P), design points, and the importance of each site.
+
+        Design points are searched for from draws of the event, a branch of a union having one of
+        its own, with its share of the probability.
+
+        Args:
+            output: the number of the output, if the program has several.
+            rng_key: an int or a JAX key, for the searches.
+
+        Examples:
+            >>> event = ep.expect(program.model, lambda sites: sites["x"] > 4)
+            >>> reliability = ep.estimate_expectation(event(2.0)).reliability()
+            >>> round(reliability.beta, 2)
+            4.24
+        """
+        return reliability_of(self, output, rng_key)
 
     def to_html(self, path: str | os.PathLike | None = None) -> str:
         """A report as one self-contained page, also written to `path` if one is given.
@@ -389,9 +414,9 @@ def load(path: str | os.PathLike) -> Estimate:
 
 
 class EstimationError(RuntimeError):
-    """An estimate that cannot be trusted; it is kept as `estimate`."""
+    """An estimate, or another answer, that cannot be trusted; it is kept as `estimate`."""
 
-    def __init__(self, estimate: Estimate):
+    def __init__(self, estimate: Any):
         super().__init__(
             f"{estimate.status.name}: {estimate.status.value}\n{estimate}\n"
             "(The estimate is the error's attribute `estimate`; throw=False returns it instead.)"
@@ -470,7 +495,7 @@ def estimate_expectation(
 
 
 def _require_bound(expectation: Any) -> None:
-    if isinstance(expectation, ExpectationProgram | SimulatorProgram):
+    if isinstance(expectation, ExpectationProgram | ConditionalProgram | SimulatorProgram):
         raise TypeError(
             f"program {expectation.name!r} is not bound to data: call it first, as in "
             f"estimate_expectation({expectation.name}(data))."
@@ -543,7 +568,7 @@ class _Maker:
             one_blas_thread(),
             cache_on_disk(),
             compilations as clock,
-            _explained(expectation.name),
+            explained(expectation.name),
             self.runtime(teller, book) as runtime,
         ):
             density = None
@@ -614,7 +639,7 @@ def _joint_output(output: Output, run: Run) -> Output:
 
 
 @contextlib.contextmanager
-def _explained(program: str) -> Iterator[None]:
+def explained(program: str) -> Iterator[None]:
     """Says what to do where a callback of the program declares another precision."""
     try:
         yield
@@ -769,55 +794,3 @@ def _compact(estimate: Estimate) -> Estimate:
         density=None,
         contents=contents,
     )
-
-
-def log_evidence(
-    model: Bound | Callable,
-    estimator: Estimator,
-    *,
-    rng_key: int | jax.Array = 0,
-    model_args: tuple = (),
-    model_kwargs: dict[str, Any] | None = None,
-    precision: str = "double",
-    executor: Executor | None = None,
-) -> Evidence:
-    """The log marginal likelihood of a bound program, or of any NumPyro model.
-
-    Args:
-        model: a program called with its data, or a NumPyro model.
-        estimator: `ImportanceSampling`, `AnIS`, `SMC`, `AdaptiveIS` or `BridgeSampling`.
-        rng_key: an int or a JAX key.
-        model_args: arguments of a NumPyro model.
-        model_kwargs: its arguments by name.
-        precision: ``"double"`` or ``"single"``, as in `estimate_expectation`.
-        executor: where expensive tasks are run, as in `estimate_expectation`; for `AdaptiveIS`, as
-            the others run in one piece.
-
-    Examples:
-        >>> def model(y):
-        ...     x = numpyro.sample("x", dist.Normal(0, 1))
-        ...     numpyro.sample("y", dist.Normal(x, 1), obs=y)
-        >>> evidence = ep.log_evidence(model, ep.ImportanceSampling(), model_args=(2.0,))
-        >>> abs(float(evidence.log_z) + 2.2655) < 4 * evidence.standard_error
-        True
-    """
-    require_precision("log_evidence", precision)
-    if isinstance(model, ExpectationProgram):
-        model = model.model
-    if not isinstance(model, Bound):
-        program = ExpectationProgram(model)
-        model = bind(program, model_args, model_kwargs or {}, needs_output=False)
-    elif model_args or model_kwargs:
-        raise TypeError("log_evidence: a bound program has its arguments already.")
-    if executor is not None and not isinstance(estimator, AdaptiveIS):
-        raise TypeError(
-            f"log_evidence: {type(estimator).__name__} runs in one piece, and an executor is of no "
-            "use to it: leave out executor=, or use AdaptiveIS."
-        )
-    with in_precision(precision), _explained(model.name):
-        density, key = Density.of(model), records.as_key(rng_key)
-        estimator.check(density)
-        if executor is None or not isinstance(estimator, AdaptiveIS):
-            return jax.device_get(estimator.estimate(key, density))
-        with cache_on_disk(), CompilationClock(), runtime_for(executor, model) as runtime:
-            return jax.device_get(estimator.estimate_in(runtime, key, density))

@@ -4,6 +4,7 @@ from estimand.methods.adaptive import AdaptiveIS, Ascents
 from estimand.methods.auto import Auto
 from estimand.methods.branching import estimate_branches
 from estimand.methods.economical import Economical
+from estimand.methods.evidence import EvidenceRun, estimate_evidence, evidence_of_branches
 from estimand.methods.many import LANE, Outcome, run_lane, unsuited
 from estimand.methods.posterior_bridge import PosteriorBridge
 from estimand.methods.posterior_mcmc import PosteriorMCMC
@@ -20,6 +21,7 @@ __all__ = [
     "Auto",
     "Cost",
     "Economical",
+    "EvidenceRun",
     "Method",
     "Outcome",
     "PosteriorBridge",
@@ -27,6 +29,8 @@ __all__ = [
     "Run",
     "SelfNormalised",
     "estimate_branches",
+    "estimate_evidence",
+    "evidence_of_branches",
     "interrupted",
     "run_lane",
     "unsuited",

@@ -134,9 +134,11 @@ class Auto(Settings):
         return Goal(self.relative_error, self.absolute_error)
 
     def check(self, density: Density) -> None:
-        has_chains = self.max_evaluations >= MIN_POSTERIOR_BUDGET
-        if density.layout.has_discrete or not has_chains:
-            density.require_prior("the default method with discrete sites or a small budget")
+        is_enough = self.max_evaluations >= MIN_POSTERIOR_BUDGET
+        if not has_chains(density) or not is_enough:
+            density.require_prior(
+                "the default method with discrete sites, a condition or a small budget"
+            )
         if density.num_outputs > MAX_OUTPUTS:
             raise ProgramError(
                 f"program {density.name!r} has {density.num_outputs:,} outputs, and the default "
@@ -154,7 +156,7 @@ class Auto(Settings):
 
     def enough_evaluations(self, density: Density) -> int:
         """The budget from which on the first route is the one that suits the program."""
-        if density.dimension and _prefers_posterior(density) and not density.layout.has_discrete:
+        if density.dimension and prefers_posterior(density):
             return MIN_POSTERIOR_BUDGET
         return least_evaluations(density)
 
@@ -360,7 +362,7 @@ class _Small:
             journey,
             self.name,
             self._share(journey),
-            _prefers_standardised(journey.density),
+            prefers_standardised(journey.density),
             SMALL_SHARE * journey.seconds_left,
             self.scout,
             self._effort(journey),
@@ -414,11 +416,11 @@ class _Mixture:
         if not journey.outputs:
             return True
         is_small = layout.dimension <= MAX_ISLAND_DIMENSION
-        is_next = is_small and _prefers_posterior(journey.density)
+        is_next = is_small and prefers_posterior(journey.density)
         return is_next and bool(journey.weak) and journey.has_left(SECOND_SHARE)
 
     def follow(self, journey: Journey) -> Journey:
-        standardise = _prefers_standardised(journey.density)
+        standardise = prefers_standardised(journey.density)
         share = min(FIRST_SHARE, 1 - journey.spent_share)
         run = _by_mixture(journey, self.name, share, standardise)
         if journey.outputs:
@@ -438,10 +440,10 @@ class _OtherMixture:
             return False
         if layout.dimension > MAX_ISLAND_DIMENSION:
             return False
-        return _has_other_coordinates(journey.density) and journey.has_left(share)
+        return has_other_coordinates(journey.density) and journey.has_left(share)
 
     def follow(self, journey: Journey) -> Journey:
-        standardise = not _prefers_standardised(journey.density)
+        standardise = not prefers_standardised(journey.density)
         run = _by_mixture(journey, self.name, SECOND_SHARE, standardise)
         return journey.with_run(run).taking(dict(enumerate(run.outputs)), self.name)
 
@@ -487,9 +489,9 @@ class _Posterior:
     def applies(self, journey: Journey) -> bool:
         density, budget = journey.density, journey.settings.max_evaluations
         is_affordable = journey.has_left(MIN_POSTERIOR_BUDGET / budget)
-        if density.layout.has_discrete or not is_affordable:
+        if not has_chains(density) or not is_affordable:
             return False
-        is_first_choice = _prefers_posterior(density)
+        is_first_choice = prefers_posterior(density)
         is_later_choice = bool(journey.weak) and not is_first_choice
         return is_later_choice if journey.outputs else is_first_choice
 
@@ -526,8 +528,15 @@ ROUTES: tuple[Route, ...] = (
 """The routes in the order in which they are tried."""
 
 
-def _prefers_posterior(density: Density) -> bool:
+def has_chains(density: Density) -> bool:
+    """Whether chains can be led to γ: not where it is cut off by a condition, or discrete."""
+    return not density.layout.has_discrete and density.condition is None
+
+
+def prefers_posterior(density: Density) -> bool:
     """Whether chains of the posterior come first."""
+    if density.condition is not None:
+        return False
     if density.layout.improper_sites or density.dimension >= MIN_POSTERIOR_DIMENSION:
         return True
     # Of hierarchies with few groups and much data the mixture from the prior missed the neck, with
@@ -540,11 +549,13 @@ def _suits_islands(journey: Journey) -> bool:
     return layout.dimension <= MAX_ISLAND_DIMENSION or layout.has_discrete
 
 
-def _prefers_standardised(density: Density) -> bool:
+def prefers_standardised(density: Density) -> bool:
+    """Whether mixtures are fitted in standardised coordinates first."""
     return has_varying_scales(density) or not density.has_comparisons
 
 
-def _has_other_coordinates(density: Density) -> bool:
+def has_other_coordinates(density: Density) -> bool:
+    """Whether the other coordinates are worth a try."""
     return has_varying_scales(density) or density.has_comparisons
 
 

@@ -14,6 +14,9 @@ from estimand.model.layout import (
 )
 from estimand.model.numpyro import (
     BranchingExpectation,
+    ConditionalExpectation,
+    ConditionalProgram,
+    Derived,
     Expectation,
     ExpectationProgram,
     Leaf,
@@ -62,9 +65,12 @@ __all__ = [
     "BranchingExpectation",
     "Called",
     "Command",
+    "ConditionalExpectation",
+    "ConditionalProgram",
     "Coordinates",
     "Data",
     "DensityProgram",
+    "Derived",
     "Evaluation",
     "Expectation",
     "ExpectationProgram",

@@ -134,7 +134,7 @@ class Bound:
 
     The last `num_constants` of the arrays are numbers that are written in the model's text. `notes`
     say what was done to the model, and are kept with every estimate. `axes` name the dimensions of
-    sites.
+    sites. `condition` is the place of a condition behind the outputs, for expectations given it.
     """
 
     name: str
@@ -144,6 +144,7 @@ class Bound:
     num_constants: int = 0
     notes: tuple[str, ...] = ()
     axes: Axes | None = None
+    condition: int | None = None
 
     def identity(self) -> Identity:
         """What makes two runs runs of the same thing."""

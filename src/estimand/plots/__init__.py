@@ -15,6 +15,7 @@ from estimand.plots.temperatures import plot_temperatures
 from estimand.plots.branches import plot_branches
 
 # isort: on
+from estimand.plots.distribution import plot_distribution
 from estimand.plots.registry import Panels, RegisteredPlot, plot, registered_plots, unregister
 
 __all__ = [
@@ -24,6 +25,7 @@ __all__ = [
     "plot_branches",
     "plot_convergence",
     "plot_cost",
+    "plot_distribution",
     "plot_origin",
     "plot_temperatures",
     "plot_weights",

@@ -2,7 +2,7 @@
 
 from estimand.record.branches import Branch, without_draws
 from estimand.record.draws import KeptDraws, resample
-from estimand.record.export import to_datatree, to_dict
+from estimand.record.export import dataframe, to_datatree, to_dict
 from estimand.record.merge import MergeError, merge
 from estimand.record.parts import CONSTANT_NAMES, PartSummary, with_parts
 from estimand.record.provenance import (
@@ -13,10 +13,17 @@ from estimand.record.provenance import (
     generator_of,
     provenance_of,
 )
-from estimand.record.record import Contents, Record, confidence_interval
+from estimand.record.record import Contents, Record, confidence_interval, quantile
 from estimand.record.refine import Question, judged, lack_of, question_of
 from estimand.record.settling import Settling
-from estimand.record.storage import RecordError, is_record, load, save, write_atomically
+from estimand.record.storage import (
+    RecordError,
+    is_record,
+    load,
+    plain_numbers,
+    save,
+    write_atomically,
+)
 
 __all__ = [
     "CONSTANT_NAMES",
@@ -32,6 +39,7 @@ __all__ = [
     "Settling",
     "as_key",
     "confidence_interval",
+    "dataframe",
     "fingerprint",
     "fresh_key",
     "generator_of",
@@ -40,7 +48,9 @@ __all__ = [
     "lack_of",
     "load",
     "merge",
+    "plain_numbers",
     "provenance_of",
+    "quantile",
     "question_of",
     "resample",
     "save",

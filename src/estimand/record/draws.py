@@ -100,7 +100,7 @@ def values_at(density: Density, positions: np.ndarray) -> tuple[dict[str, np.nda
     """Values by site, and every output, at positions in plain coordinates."""
     gamma = density.part("gamma2")
     sites, outputs = in_chunks(lambda rows: _values(gamma, jnp.asarray(rows)), positions, _CHUNK)
-    return sites, np.asarray(outputs, float)
+    return sites, np.asarray(outputs, float)[:, : density.num_outputs]
 
 
 def joined_sites(pieces: Sequence[dict[str, np.ndarray]]) -> dict[str, np.ndarray]:

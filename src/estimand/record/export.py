@@ -17,6 +17,7 @@ from estimand.record.record import Record
 from estimand.record.storage import MAGIC, VERSION, number, plain_output, plain_part
 
 if TYPE_CHECKING:
+    from pandas import DataFrame
     from xarray import DataTree
 
 
@@ -81,6 +82,15 @@ def _plain_branch(branch: Branch) -> dict[str, Any]:
         "findings": [str(finding) for findings in branch.findings for finding in findings],
         "cost": branch.cost,
     }
+
+
+def dataframe(rows: list[dict[str, Any]], index: str) -> DataFrame:
+    """Rows as a pandas DataFrame."""
+    try:
+        import pandas
+    except ImportError as error:
+        raise ImportError("to_dataframe needs pandas: pip install pandas") from error
+    return pandas.DataFrame(rows).set_index(index)
 
 
 _GROUPS = {"gamma2": "posterior", "gamma1_plus": "target_plus", "gamma1_minus": "target_minus"}

@@ -97,6 +97,11 @@ class Record:
             for output, is_indicator in zip(self.outputs, self._indicators(), strict=True)
         ]
 
+    @property
+    def are_indicators(self) -> tuple[bool, ...]:
+        """Of each output whether it is an event."""
+        return tuple(self._indicators())
+
     def _indicators(self) -> Iterator[bool]:
         for shape, flag in zip(self.output.shapes, self.output.is_indicator, strict=True):
             yield from [flag] * math.prod(shape)

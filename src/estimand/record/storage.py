@@ -171,6 +171,15 @@ def number(value: float) -> float | str:
     return "NaN" if math.isnan(value) else ("Infinity" if value > 0 else "-Infinity")
 
 
+def plain_numbers(value: Any) -> Any:
+    """Dicts and lists of numbers and text as JSON has them; see `number`."""
+    if isinstance(value, dict):
+        return {str(key): plain_numbers(item) for key, item in value.items()}
+    if isinstance(value, list | tuple | np.ndarray):
+        return [plain_numbers(item) for item in value]
+    return plain(value)
+
+
 def plain(value: Any) -> Any:
     """A value as JSON has it."""
     if isinstance(value, Status):

@@ -3,7 +3,7 @@
 Run it:     estimand run regression.py:program --output regression.est
 Your data:  estimand run regression.py:program --data table.csv
             where the columns have the names of the program's arguments: dose,response
-Compare:    estimand compare regression.py:program
+Compare:    estimand compare-methods regression.py:program
 """
 
 import jax.numpy as jnp

@@ -23,6 +23,9 @@ from estimand.trust.thresholds import MAX_UNRESOLVED
 
 # A step of the coordinates, of which half at least must be seen in the values.
 STEP = 0.01
+# Values of one part that differ by a factor with this share of the largest exponent go on to where
+# numbers end: the mean of what is beyond a threshold of a Cauchy distribution does.
+FARTHEST = 0.2
 
 
 def check_resolution(output: OutputEstimate, density: Density) -> list[Finding]:
@@ -52,10 +55,20 @@ def unresolved_share(density: Density, evidence: Evidence) -> float:
     largest, finest = math.log(numbers.max), -math.log(numbers.eps)
     # Densities have squares of large values, and 0 is approached far more closely.
     is_lost = np.asarray(((own > 0.4 * largest) | (own < -0.8 * largest)).any(axis=1))
+    for column in np.abs(positions[:, ~np.asarray(density.layout.is_transformed)]).T:
+        if column.max(initial=0.0) > math.exp(FARTHEST * largest):
+            is_lost |= column > _near(column, weights) * math.exp(FARTHEST * largest)
     is_outer = (np.abs(own) > 0.4 * finest).any(axis=1) & ~is_lost
     if np.average(is_outer, weights=weights) > MAX_UNRESOLVED:
         is_lost[is_outer] = _is_coarse(density, positions[is_outer])
     return float(np.average(is_lost, weights=weights))
+
+
+def _near(values: np.ndarray, weights: np.ndarray) -> float:
+    """A value that 99 % of the mass is beyond."""
+    order = np.argsort(values)
+    shares = weights[order].cumsum() / weights.sum()
+    return float(values[order][np.searchsorted(shares, 0.01)])
 
 
 def _is_coarse(density: Density, positions: np.ndarray) -> np.ndarray:

@@ -13,9 +13,12 @@ import numpy as np
 from estimand.record import Record
 from estimand.trust import OutputEstimate, Status
 from estimand.view.diagnosis import Diagnosis, PartDiagnosis, PlainSampling, percent
+from estimand.view.index import index_of
 
 # Branches that have a row, and outputs that have a column, in the table of branches.
 MAX_BRANCHES, MAX_BRANCH_OUTPUTS = 20, 4
+# Events of smaller probability have a reliability index in the summary.
+RARE = 0.01
 
 
 class Table(NamedTuple):
@@ -136,6 +139,9 @@ def summarise(record: Record, diagnoses: tuple[Diagnosis, ...]) -> Summary:
     tables = [Table(f"E[{record.program}] by {record.method}", header, tuple(outputs))]
     if record.branches:
         tables.append(_branch_table(record))
+    if events := _rare_events(record):
+        title = "Reliability index β = −Φ⁻¹(P)"
+        tables.append(Table(title, ("event", "β", "95 % interval"), events))
     parts = tuple(
         _part_row(names[output] if len(names) > 1 else "", part)
         for output, diagnosis in enumerate(diagnoses)
@@ -176,6 +182,21 @@ def summarise(record: Record, diagnoses: tuple[Diagnosis, ...]) -> Summary:
         title = "What averaging plain posterior draws would have said"
         tables.append(Table(title, ("output", "draws", "that reach f ≠ 0", "average"), plain))
     return Summary(tables, _lines(record, names, diagnoses))
+
+
+def _rare_events(record: Record) -> tuple[tuple[str, ...], ...]:
+    """A row for every event whose probability is small, and can be trusted."""
+    rows = []
+    for number, (name, is_event) in enumerate(
+        zip(record.names, record.are_indicators, strict=True)
+    ):
+        output = record.outputs[number]
+        if is_event and output.status and output.value < RARE:
+            index = index_of(record, number)
+            low, high = index.interval
+            number_text = f"{index.value:.5g} ± {index.standard_error:.2g}"
+            rows.append((name, number_text, f"[{low:.5g}, {high:.5g}]"))
+    return tuple(rows)
 
 
 def _branch_table(record: Record) -> Table:

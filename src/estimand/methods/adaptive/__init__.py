@@ -7,6 +7,7 @@ validation finds missing is fitted, and the last three run again. `judge` makes 
 from estimand.methods.adaptive.ascents import Ascents, can_ascend
 from estimand.methods.adaptive.draws import Part
 from estimand.methods.adaptive.from_posterior import climb_again
+from estimand.methods.adaptive.judge import PartJudgement
 from estimand.methods.adaptive.ladders import by_ladders
 from estimand.methods.adaptive.method import AdaptiveIS, parts_of, require_budget, require_goal
 from estimand.methods.adaptive.plan import MIN_LAPLACE_DIMENSION, PROBE, Ladder, Limits
@@ -25,6 +26,7 @@ __all__ = [
     "Ladder",
     "Limits",
     "Part",
+    "PartJudgement",
     "Posterior",
     "averages",
     "by_ladders",

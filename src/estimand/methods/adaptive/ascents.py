@@ -82,7 +82,8 @@ class Ascents(Settings):
 
 def can_ascend(density: Density) -> bool:
     """Whether a density has the derivatives for it."""
-    return not density.layout.has_discrete and has_curvature(density)
+    is_smooth = not density.layout.has_discrete and density.condition is None
+    return is_smooth and has_curvature(density)
 
 
 def lonely_share(ends: Sequence[Mode]) -> float:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import NamedTuple
 
 import numpy as np
 
@@ -49,15 +50,33 @@ def judge(plan: Plan, state: State) -> tuple[OutputEstimate, ...]:
     return tuple(_judge_output(plan, state, means, evidence, output) for output in outputs)
 
 
-def part_only(plan: Plan, state: State) -> Evidence:
+class PartJudgement(NamedTuple):
+    """Evidence of one density on its own, and what speaks against it."""
+
+    evidence: Evidence
+    findings: tuple[Finding, ...]
+
+
+def part_only(plan: Plan, state: State) -> PartJudgement:
     """The draws as evidence of the only part of the plan."""
     part = plan.parts[0]
     if state.draws is None:
-        return _empty_evidence(plan)
+        finding = _nan_finding() if state.has_nan else no_mass("no draw of the prior has mass")
+        return PartJudgement(_empty_evidence(plan), (finding,))
     evidence = part_evidence(Means.of(state.draws), part, state.unseen.get(part, 0.0))
-    if part in state.missed or _thin_exploration(plan, state):
+    if not math.isfinite(evidence.log_z):
+        return PartJudgement(evidence, (no_mass(f"all {state.draws.size:,} weights are 0"),))
+    findings = [_missed_finding(part)] if part in state.missed else []
+    findings += _thin_exploration(plan, state)
+    if findings:
         evidence = evidence._replace(relative_variance=np.asarray(math.inf))  # type: ignore[arg-type]
-    return evidence
+    log_weights = state.draws.log_weights(part)
+    findings += check_tail(log_weights, part.constant)
+    size = effective_sample_size(log_weights)
+    findings += check_size(size, part.constant, thresholds.ENOUGH_ESS)
+    if has_nan(state, part):
+        findings.append(_nan_finding())
+    return PartJudgement(evidence, tuple(findings))
 
 
 def _empty_evidence(plan: Plan) -> Evidence:

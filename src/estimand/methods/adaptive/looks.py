@@ -46,7 +46,7 @@ NEGLIGIBLE = 10.0
 
 def looks_of(density: Density) -> tuple[Part, ...]:
     """The terms behind the outputs, but for those that the expression shows to be 0."""
-    first = density.num_outputs
+    first = density.first_look
     numbers = range(first, first + len(density.looks))
     return tuple(Part(MAGNITUDE, number) for number in numbers if density.farthest(number) > 0)
 
@@ -129,13 +129,13 @@ def is_material(plan: Plan, draws: Draws, part: Part, slack: float = 1.0) -> boo
 
 def owner_of(plan: Plan, part: Part) -> int | None:
     """The output that a look is at, or at a term of; None for a term of the density."""
-    first = plan.density.num_outputs
+    first = plan.density.first_look
     return part.output if part.output < first else plan.density.looks[part.output - first].output
 
 
 def text_of(plan: Plan, part: Part) -> str:
     """What messages call a look."""
-    first = plan.density.num_outputs
+    first = plan.density.first_look
     if part.output < first:
         return f"where f differs from {part.centre:.4g}"
     look = plan.density.looks[part.output - first]

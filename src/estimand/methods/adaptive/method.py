@@ -22,7 +22,7 @@ from estimand.methods.adaptive.draws import GAMMA2, Part
 from estimand.methods.adaptive.explore import explore
 from estimand.methods.adaptive.fit import fit
 from estimand.methods.adaptive.integrate import integrate
-from estimand.methods.adaptive.judge import has_nan, judge, part_only
+from estimand.methods.adaptive.judge import PartJudgement, has_nan, judge, part_only
 from estimand.methods.adaptive.looks import looks_of
 from estimand.methods.adaptive.plan import (
     PROBE,
@@ -190,17 +190,32 @@ class AdaptiveIS(Settings):
 
     def estimate_in(self, runtime: Runtime, rng_key: jax.Array, density: Density) -> Evidence:
         """As `estimate`, with every stage as tasks of the runtime."""
-        self.check(density)
+        return self.judged_in(runtime, rng_key, density).evidence
+
+    def judged_in(
+        self,
+        runtime: Runtime,
+        rng_key: jax.Array,
+        density: Density,
+        posterior: Posterior | None = None,
+    ) -> PartJudgement:
+        """As `estimate_in`, with what speaks against it; exploring from a posterior if given."""
         part = Part(int(density.sign), int(density.output))
-        plan = self._plan(rng_key, density, (part,), runtime)
+        if posterior is None:
+            self.check(density)
+            plan = self._plan(rng_key, density, (part,), runtime)
+        else:
+            plan = self._plan_from(rng_key, posterior, runtime)
         state = _estimate(plan, runtime)
-        evidence = part_only(plan, state)
-        return evidence._replace(
+        evidence, findings = part_only(plan, state)
+        is_nan = state.draws is not None and has_nan(state, part)
+        evidence = evidence._replace(
             positions=plain_positions(plan.density, evidence.positions),
             evaluations=np.asarray([state.cost.num_evaluations]),  # type: ignore[arg-type]
             gradients=np.asarray([state.cost.num_gradients]),  # type: ignore[arg-type]
-            invalid=np.asarray([int(has_nan(state, part))]),  # type: ignore[arg-type]
+            invalid=np.asarray([int(is_nan)]),  # type: ignore[arg-type]
         )
+        return PartJudgement(evidence, findings)
 
     def _plan(
         self, rng_key: jax.Array, density: Density, parts: tuple[Part, ...], runtime: Runtime

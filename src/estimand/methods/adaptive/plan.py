@@ -217,8 +217,14 @@ def evaluate(density: Density, positions: np.ndarray) -> list[np.ndarray]:
 @compiled_per_model(optimisation=1)
 def _evaluate(density: Density, positions: jax.Array) -> tuple:
     def one(position: jax.Array) -> tuple:
-        terms, outputs = density.evaluate(position)
-        return terms.log_prior, terms.log_likelihood, *outputs
+        terms, (signs, log_sizes) = density.evaluate(position)
+        if density.condition is None:
+            return terms.log_prior, terms.log_likelihood, signs, log_sizes
+        # The condition is a factor of γ; outputs, which have it as a factor, are given it.
+        log_share = jnp.where(signs[density.condition] > 0, log_sizes[density.condition], -jnp.inf)
+        has_share = log_share > -jnp.inf
+        log_sizes = jnp.where(has_share, log_sizes - log_share, log_sizes)
+        return terms.log_prior, terms.log_likelihood + log_share, signs, log_sizes
 
     return vmapped(one, positions)
 

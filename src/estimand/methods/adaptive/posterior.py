@@ -173,7 +173,8 @@ def more_draws(
     def by_chain(old: np.ndarray, added: np.ndarray) -> np.ndarray:
         moves = added.reshape(len(new), chains, *added.shape[1:]).swapaxes(0, 1)
         if not len(old):
-            return moves.reshape(-1, *added.shape[1:])
+            # Without −1, which arrays without outputs leave open.
+            return moves.reshape(added.shape)
         before = old.reshape(chains, -1, *old.shape[1:])
         return np.concatenate([before, moves], axis=1).reshape(-1, *added.shape[1:])
 
@@ -254,7 +255,7 @@ def _check_terms(
     if effective_sample_size(centred) < thresholds.MIN_ESS:
         farthest = density.farthest(output, average.value)
         findings += unmet("f is practically the same", count, farthest, allowed, SAME).findings
-    for number, look in enumerate(density.looks, density.num_outputs):
+    for number, look in enumerate(density.looks, density.first_look):
         if look.output != output:
             continue
         log_sizes = Part(MAGNITUDE, number).log_sizes(*columns)

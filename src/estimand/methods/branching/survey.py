@@ -302,7 +302,7 @@ class _Survey:
                 f"a sum over branches needs the evidence Z2 of each, and {self.method!r} gives "
                 "none: use Auto, AdaptiveIS, TABI or SelfNormalised."
             )
-        estimator: Estimator = ISLANDS if density.layout.has_discrete else BridgeSampling()
+        estimator = evidence_estimator(density)
         estimator.check(density)
         request = Request(estimator, rng_key, density.part("gamma2"))
         evidence = estimate_all(runtime, [request])[0]
@@ -423,6 +423,11 @@ class _Survey:
         if budget < max(least, usual // 2):
             return None
         return _Step(number, relative, budget)
+
+
+def evidence_estimator(density: Density) -> Estimator:
+    """What gives Z2 where a route gives E[f] alone."""
+    return ISLANDS if density.layout.has_discrete else BridgeSampling()
 
 
 def _lacks_evidence(output: OutputEstimate) -> bool:

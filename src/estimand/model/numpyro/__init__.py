@@ -1,6 +1,7 @@
 """Models stated as NumPyro programs; the only place that traces NumPyro."""
 
 from estimand.model.numpyro.branching import BranchingExpectation, Leaf, Values
+from estimand.model.numpyro.conditional import ConditionalExpectation, ConditionalProgram
 from estimand.model.numpyro.guide import SiteDistributions, guide_of, propose
 from estimand.model.numpyro.joint import sample_joint
 from estimand.model.numpyro.mapped import Cube, Mapped
@@ -16,12 +17,16 @@ from estimand.model.numpyro.program import (
     expression_of,
     rebound,
 )
+from estimand.model.numpyro.questions import Derived
 
 __all__ = [
     "CONCRETE",
     "Arguments",
     "BranchingExpectation",
+    "ConditionalExpectation",
+    "ConditionalProgram",
     "Cube",
+    "Derived",
     "Expectation",
     "ExpectationProgram",
     "Leaf",

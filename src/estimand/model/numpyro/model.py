@@ -35,6 +35,7 @@ from estimand.model.numpyro.sites import (
     is_wrapped,
     observed_log_prob,
 )
+from estimand.model.numpyro.standard import standard_normals
 from estimand.model.numpyro.transforms import (
     Integers,
     Numbers,
@@ -166,6 +167,14 @@ class NumpyroModel:
         sites, _ = self._trace(data, self._substitution(position, data))
         names = (*(place.name for place in self.places), *self.program.shown)
         return {name: sites[name]["value"] for name in names}
+
+    def standard_normals(self, position: jax.Array, data: Data) -> tuple[jax.Array, ...]:
+        """Every site as numbers that are standard normal under the prior."""
+        sites, _ = self._trace(data, self._substitution(position, data))
+        found = ((place.name, sites[place.name]) for place in self.places)
+        return tuple(
+            standard_normals(name, without_mask(site["fn"]), site["value"]) for name, site in found
+        )
 
     def redraw(self, rng_key: jax.Array, position: jax.Array, data: Data) -> Redraw:
         sites, _ = self._trace(data, self._substitution(position, data))

@@ -12,7 +12,7 @@ import dataclasses
 import functools
 import inspect
 from collections.abc import Callable, Hashable, Iterator
-from typing import Any, NamedTuple, overload
+from typing import TYPE_CHECKING, Any, NamedTuple, overload
 
 import jax
 import jax.numpy as jnp
@@ -46,6 +46,9 @@ from estimand.model.numpyro.sites import (
 )
 from estimand.model.protocol import Axes, Bound, Identity, described, kept
 from estimand.runtime import SentOnce, in_precision, this_precision
+
+if TYPE_CHECKING:
+    from estimand.model.numpyro.conditional import ConditionalProgram
 
 
 class Arguments(SentOnce):
@@ -174,7 +177,11 @@ class ExpectationProgram(SentOnce):
     def run(self, data: Arguments, arrays: tuple[jax.Array, ...]) -> Any:
         """Runs the model under the caller's handlers and gives the quantity of interest."""
         args, kwargs = data.arguments(arrays)
-        model, target = self.functions(data, arrays)
+        return self.called(*self.functions(data, arrays), args, kwargs)
+
+    @staticmethod
+    def called(model: Callable, target: Callable | None, args: tuple, kwargs: dict) -> Any:
+        """The quantity of interest of a model's call, under the caller's handlers."""
         if target is None:
             with SameIntegers():
                 return model(*args, **kwargs)
@@ -237,18 +244,38 @@ def expectation(
     return ExpectationProgram(model, enumerate=enumerate)
 
 
+@overload
+def expect(
+    model: Callable, f: Callable[[dict[str, Any]], Any], *, enumerate: bool | None = None
+) -> ExpectationProgram: ...
+
+
+@overload
 def expect(
     model: Callable,
-    f: Callable[[dict[str, Any]], Any],
+    f: Callable[[dict[str, Any]], Any] | None = None,
     *,
+    given: Callable[[dict[str, Any]], Any],
+    enumerate: bool | None = None,
+) -> ConditionalProgram: ...
+
+
+def expect(
+    model: Callable,
+    f: Callable[[dict[str, Any]], Any] | None = None,
+    *,
+    given: Callable[[dict[str, Any]], Any] | None = None,
     enumerate: bool | None = None,  # noqa: A002 - NumPyro's word for it
-) -> ExpectationProgram:
+) -> ExpectationProgram | ConditionalProgram:
     """An expectation program from a model that you cannot edit and a function of its sites.
 
     Args:
         model: a NumPyro model.
         f: the quantity of interest, of a dict that has the value of every site of the model by
-            name, and the model's return value as ``"return"``.
+            name, and the model's return value as ``"return"``. With `given` it is that return
+            value, if it is left out.
+        given: a condition A, a bool of the same dict: the program's expectation is E[f | A], and
+            its posterior is that given A, too. A may be rare.
         enumerate: as in `expectation`.
 
     Examples:
@@ -257,10 +284,23 @@ def expect(
         ...     numpyro.sample("y", dist.Normal(x, 1), obs=y)
         >>> ep.expect(model, lambda sites: sites["x"] ** 3)(2.0)
         <expectation of model: 1 output, 1 latent site (x)>
+        >>> beyond = ep.expect(model, lambda sites: sites["x"], given=lambda sites: sites["x"] > 6)
+        >>> round(ep.estimate_expectation(beyond(2.0)).value, 2)
+        6.1
     """
     if isinstance(model, ExpectationProgram):
         model = model.model
+    if given is not None:
+        from estimand.model.numpyro.conditional import ConditionalProgram
+
+        return ConditionalProgram(model, f or _returned, given, enumerate)
+    if f is None:
+        raise TypeError("expect: f is missing: the quantity of interest, a function of the sites.")
     return ExpectationProgram(model, f, enumerate=enumerate)
+
+
+def _returned(sites: dict[str, Any]) -> Any:
+    return sites["return"]
 
 
 @dataclasses.dataclass(frozen=True, eq=False, repr=False)

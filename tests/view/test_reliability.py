@@ -1,0 +1,107 @@
+"""The reliability index, design points and importance factors against closed forms."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import numpyro
+import numpyro.distributions as dist
+import pytest
+from scipy import stats
+
+import estimand as ep
+from problems import reliability as known
+from tests.stats import assert_estimate, assert_proportion
+
+
+@ep.expectation
+def plane() -> Any:
+    """A plane at a distance of 5 in standard space, whose normal is (1, 2, 2) / 3."""
+    a = numpyro.sample("a", dist.Normal(3.0, 2.0))
+    b = numpyro.sample("b", dist.LogNormal(1.0, 0.5))
+    c = numpyro.sample("c", dist.Uniform(0.0, 1.0))
+    standard = (a - 3) / 2, (jnp.log(b) - 1) / 0.5, jax.scipy.special.ndtri(c)
+    return (standard[0] + 2 * standard[1] + 2 * standard[2]) / 3 > 5.0
+
+
+@pytest.fixture(scope="module")
+def result() -> ep.Estimate:
+    return ep.estimate_expectation(plane())
+
+
+def test_a_plane_in_standard_space(result: ep.Estimate) -> None:
+    found = result.reliability()
+    assert_estimate(found.beta, found.beta_error, 5.0)
+    assert found.interval[0] < found.beta < found.interval[1]
+    [point] = found.design_points
+    assert point.share == 1.0
+    assert 0 < point.share_error < 0.01
+    assert point.distance == pytest.approx(5.0, abs=0.01)
+    assert [float(point.importance[site]) for site in "abc"] == pytest.approx(
+        [1 / 9, 4 / 9, 4 / 9], abs=0.02
+    )
+    assert float(point.values["a"]) == pytest.approx(3 + 2 * 5 / 3, abs=0.2)
+    assert "Design point 1" in str(found)
+    assert "<table>" in found._repr_html_()
+
+
+def test_the_summary_has_the_index_of_rare_events(result: ep.Estimate) -> None:
+    assert "Reliability index" in str(result.summary())
+    common = ep.estimate_expectation(ep.expect(plane.model, lambda sites: sites["a"] > 3.0)())
+    assert "Reliability index" not in str(common.summary())
+
+
+def test_every_branch_of_a_union_has_its_own_design_point() -> None:
+    found = ep.estimate_expectation(ep.expectation(known.four_branch)()).reliability()
+    distances = [point.distance for point in found.design_points]
+    assert distances == pytest.approx([3.0, 3.0, 3.5, 3.5], abs=0.01)
+    straight = float(stats.norm.sf(3.5)) / found.probability
+    for point in found.design_points[2:]:
+        assert_proportion(round(256 * point.share), 256, straight)
+
+
+def test_with_data_it_is_the_most_likely_point_of_the_posterior() -> None:
+    """Given y = 1 the posterior of x is N(½, ½): the event begins at 4."""
+
+    @ep.expectation
+    def far() -> Any:
+        x = numpyro.sample("x", dist.Normal(0.0, 1.0))
+        numpyro.sample("w", dist.Normal(0.0, 1.0).expand([2]).to_event(1))
+        numpyro.sample("y", dist.Normal(x, 1.0), obs=1.0)
+        return x > 4.0
+
+    found = ep.estimate_expectation(far()).reliability()
+    assert_estimate(found.beta, found.beta_error, 3.5 / math.sqrt(0.5))
+    [point] = found.design_points
+    assert float(point.values["x"]) == pytest.approx(4.0, abs=0.01)
+    np.testing.assert_allclose(point.coordinates["w"], 0.0, atol=0.2)
+
+
+def test_where_there_are_no_design_points(result: ep.Estimate, tmp_path: Path) -> None:
+    result.save(tmp_path / "plane.est")
+    loaded = ep.load(tmp_path / "plane.est").reliability()
+    assert loaded.beta == result.reliability().beta
+    assert loaded.design_points == ()
+    assert "session" in loaded.note
+
+    def discrete() -> None:
+        rate = numpyro.sample("rate", dist.Gamma(3.0, 1.0))
+        numpyro.sample("count", dist.Poisson(rate))
+
+    rare = ep.expect(discrete, lambda sites: sites["count"] > 25)
+    found = ep.estimate_expectation(rare()).reliability()
+    assert found.design_points == ()
+    assert found.beta > 4
+
+
+def test_only_events_have_an_index(result: ep.Estimate) -> None:
+    mean = ep.estimate_expectation(ep.expect(plane.model, lambda sites: sites["a"])())
+    with pytest.raises(ValueError, match="is not an event"):
+        mean.reliability()
+    with pytest.raises(ValueError, match="output must be from 0 to 0"):
+        result.reliability(1)
