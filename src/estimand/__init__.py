@@ -17,9 +17,11 @@ The rooms, in the order in which data flow through them; each imports only from 
     view/        diagnosis, tables, report
     estimate     the entry points
     many/        the same for many data sets
+    answers/     what is asked next: decisions, sensitivities, leave-one-out
     cli          the command line
 """
 
+from estimand.answers import Action, Decision, Quantity, decide
 from estimand.density import Density
 from estimand.estimate import (
     Estimate,
@@ -69,6 +71,7 @@ __all__ = [
     "SKIP",
     "SMC",
     "TABI",
+    "Action",
     "AdaptiveIS",
     "AnIS",
     "Ascents",
@@ -77,6 +80,7 @@ __all__ = [
     "BridgeSampling",
     "CheckpointError",
     "Command",
+    "Decision",
     "Density",
     "Economical",
     "Estimate",
@@ -92,11 +96,13 @@ __all__ = [
     "PosteriorBridge",
     "PosteriorMCMC",
     "ProgramError",
+    "Quantity",
     "RandomWalk",
     "RecordError",
     "SelfNormalised",
     "SimulatorError",
     "Status",
+    "decide",
     "estimate_expectation",
     "estimate_many",
     "event",

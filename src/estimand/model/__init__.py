@@ -20,12 +20,14 @@ from estimand.model.numpyro import (
     NumpyroModel,
     SiteDistributions,
     Values,
+    at_settings,
     bind,
     expect,
     expectation,
     guide_of,
     propose,
     rebound,
+    require_same_density,
     source_text,
 )
 from estimand.model.protocol import (
@@ -87,6 +89,7 @@ __all__ = [
     "SummingModel",
     "Values",
     "as_numbers",
+    "at_settings",
     "bind",
     "expect",
     "expectation",
@@ -96,6 +99,7 @@ __all__ = [
     "guide_of",
     "propose",
     "rebound",
+    "require_same_density",
     "shape_of_key",
     "source_text",
 ]

@@ -1,7 +1,7 @@
 """What is kept of an estimation: the record, storage, merging, provenance, export."""
 
 from estimand.record.branches import Branch, without_draws
-from estimand.record.draws import KeptDraws, resample
+from estimand.record.draws import KeptDraws, resample, values_at
 from estimand.record.export import to_datatree, to_dict
 from estimand.record.merge import MergeError, merge
 from estimand.record.parts import CONSTANT_NAMES, PartSummary, with_parts
@@ -13,7 +13,7 @@ from estimand.record.provenance import (
     generator_of,
     provenance_of,
 )
-from estimand.record.record import Contents, Record, confidence_interval
+from estimand.record.record import Contents, Record, confidence_interval, quantile
 from estimand.record.refine import Question, judged, lack_of, question_of
 from estimand.record.settling import Settling
 from estimand.record.storage import RecordError, is_record, load, save, write_atomically
@@ -41,11 +41,13 @@ __all__ = [
     "load",
     "merge",
     "provenance_of",
+    "quantile",
     "question_of",
     "resample",
     "save",
     "to_datatree",
     "to_dict",
+    "values_at",
     "with_parts",
     "without_draws",
     "write_atomically",

@@ -1,6 +1,7 @@
 """Models stated as NumPyro programs; the only place that traces NumPyro."""
 
 from estimand.model.numpyro.branching import BranchingExpectation, Leaf, Values
+from estimand.model.numpyro.derived import at_settings, require_same_density
 from estimand.model.numpyro.guide import SiteDistributions, guide_of, propose
 from estimand.model.numpyro.joint import sample_joint
 from estimand.model.numpyro.mapped import Cube, Mapped
@@ -29,6 +30,7 @@ __all__ = [
     "NumpyroModel",
     "SiteDistributions",
     "Values",
+    "at_settings",
     "bind",
     "expect",
     "expectation",
@@ -36,6 +38,7 @@ __all__ = [
     "guide_of",
     "propose",
     "rebound",
+    "require_same_density",
     "sample_joint",
     "source_text",
 ]

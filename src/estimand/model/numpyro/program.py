@@ -174,7 +174,11 @@ class ExpectationProgram(SentOnce):
     def run(self, data: Arguments, arrays: tuple[jax.Array, ...]) -> Any:
         """Runs the model under the caller's handlers and gives the quantity of interest."""
         args, kwargs = data.arguments(arrays)
-        model, target = self.functions(data, arrays)
+        return self.called(*self.functions(data, arrays), args, kwargs)
+
+    @staticmethod
+    def called(model: Callable, target: Callable | None, args: tuple, kwargs: dict) -> Any:
+        """The quantity of interest of a model's call, under the caller's handlers."""
         if target is None:
             with SameIntegers():
                 return model(*args, **kwargs)
