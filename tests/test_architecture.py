@@ -28,10 +28,12 @@ PACKAGES = (
     "estimators",
     "methods",
     "record",
+    "sensitivity",
     "plots",
     "view",
     "estimate",
     "many",
+    "answers",
     "cli",
     "__init__",
 )

@@ -13,11 +13,14 @@ from estimand.model.layout import (
     shape_of_key,
 )
 from estimand.model.numpyro import (
+    LIKELIHOOD,
+    PRIOR,
     BranchingExpectation,
     Expectation,
     ExpectationProgram,
     Leaf,
     NumpyroModel,
+    Perturbed,
     SiteDistributions,
     Values,
     at_settings,
@@ -25,6 +28,8 @@ from estimand.model.numpyro import (
     expect,
     expectation,
     guide_of,
+    named_arrays,
+    perturbed,
     propose,
     rebound,
     require_same_density,
@@ -55,8 +60,10 @@ from estimand.model.simulator import (
 )
 
 __all__ = [
+    "LIKELIHOOD",
     "PARTS",
     "PLAIN",
+    "PRIOR",
     "Assessment",
     "Axes",
     "Bound",
@@ -76,6 +83,7 @@ __all__ = [
     "Model",
     "NumpyroModel",
     "Output",
+    "Perturbed",
     "ProgramError",
     "PymcProgram",
     "Redraw",
@@ -97,6 +105,8 @@ __all__ = [
     "from_pymc",
     "from_simulator",
     "guide_of",
+    "named_arrays",
+    "perturbed",
     "propose",
     "rebound",
     "require_same_density",

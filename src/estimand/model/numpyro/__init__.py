@@ -6,6 +6,13 @@ from estimand.model.numpyro.guide import SiteDistributions, guide_of, propose
 from estimand.model.numpyro.joint import sample_joint
 from estimand.model.numpyro.mapped import Cube, Mapped
 from estimand.model.numpyro.model import NumpyroModel, source_text
+from estimand.model.numpyro.perturbed import (
+    LIKELIHOOD,
+    PRIOR,
+    Perturbed,
+    named_arrays,
+    perturbed,
+)
 from estimand.model.numpyro.program import (
     CONCRETE,
     Arguments,
@@ -20,6 +27,8 @@ from estimand.model.numpyro.program import (
 
 __all__ = [
     "CONCRETE",
+    "LIKELIHOOD",
+    "PRIOR",
     "Arguments",
     "BranchingExpectation",
     "Cube",
@@ -28,6 +37,7 @@ __all__ = [
     "Leaf",
     "Mapped",
     "NumpyroModel",
+    "Perturbed",
     "SiteDistributions",
     "Values",
     "at_settings",
@@ -36,6 +46,8 @@ __all__ = [
     "expectation",
     "expression_of",
     "guide_of",
+    "named_arrays",
+    "perturbed",
     "propose",
     "rebound",
     "require_same_density",
