@@ -15,13 +15,23 @@ The rooms, in the order in which data flow through them; each imports only from 
     record/      what is kept: storage, merging, provenance, export
     plots/       plots of a record, a file for each
     view/        diagnosis, tables, report
+    sensitivity/ derivatives of an expectation by what its program was given
     estimate     the entry points
     many/        the same for many data sets
     answers/     what is asked next: decisions, sensitivities, leave-one-out
     cli          the command line
 """
 
-from estimand.answers import Action, Decision, Quantity, decide
+from estimand.answers import (
+    Action,
+    Decision,
+    LeaveOneOut,
+    Prediction,
+    Quantity,
+    decide,
+    differentiable,
+    leave_one_out,
+)
 from estimand.density import Density
 from estimand.estimate import (
     Estimate,
@@ -59,6 +69,7 @@ from estimand.model import (
 from estimand.record import Branch, MergeError, RecordError
 from estimand.runtime import CheckpointError
 from estimand.sampling import geometric, linear
+from estimand.sensitivity import Derivative, Sensitivity
 from estimand.target import event
 from estimand.trust import Evidence, Finding, Status
 
@@ -66,6 +77,7 @@ __version__ = "0.1.0"
 
 __all__ = [
     "HMC",
+    "LeaveOneOut",
     "MALA",
     "NUTS",
     "SKIP",
@@ -82,6 +94,7 @@ __all__ = [
     "Command",
     "Decision",
     "Density",
+    "Derivative",
     "Economical",
     "Estimate",
     "Estimates",
@@ -95,14 +108,17 @@ __all__ = [
     "MergeError",
     "PosteriorBridge",
     "PosteriorMCMC",
+    "Prediction",
     "ProgramError",
     "Quantity",
     "RandomWalk",
     "RecordError",
     "SelfNormalised",
+    "Sensitivity",
     "SimulatorError",
     "Status",
     "decide",
+    "differentiable",
     "estimate_expectation",
     "estimate_many",
     "event",
@@ -112,6 +128,7 @@ __all__ = [
     "from_pymc",
     "from_simulator",
     "geometric",
+    "leave_one_out",
     "linear",
     "load",
     "load_many",

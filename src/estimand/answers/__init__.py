@@ -1,5 +1,16 @@
-"""What people ask next of an expectation: decisions, sensitivities, leave-one-out."""
+"""What people ask next of an expectation: decisions, derivatives, leave-one-out."""
 
 from estimand.answers.decisions import Action, Decision, Quantity, decide
+from estimand.answers.differentiable import differentiable
+from estimand.answers.leave_one_out import LeaveOneOut, Prediction, leave_one_out
 
-__all__ = ["Action", "Decision", "Quantity", "decide"]
+__all__ = [
+    "Action",
+    "Decision",
+    "LeaveOneOut",
+    "Quantity",
+    "Prediction",
+    "decide",
+    "differentiable",
+    "leave_one_out",
+]

@@ -331,7 +331,7 @@ def decide(
             require_same_density(model, argument, list(settings.values()), args, kwargs)
         decision = _decided(asked, key, options, args, kwargs)
         if throw and not decision.status:
-            raise EstimationError(decision)  # type: ignore[arg-type]
+            raise EstimationError(decision)
         return decision
 
     return decided

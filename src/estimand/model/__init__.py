@@ -33,7 +33,10 @@ from estimand.model.numpyro import (
     propose,
     rebound,
     require_same_density,
+    rows_of,
     source_text,
+    the_posterior,
+    without_rows,
 )
 from estimand.model.protocol import (
     Assessment,
@@ -112,4 +115,7 @@ __all__ = [
     "require_same_density",
     "shape_of_key",
     "source_text",
+    "rows_of",
+    "the_posterior",
+    "without_rows",
 ]

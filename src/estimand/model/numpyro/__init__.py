@@ -13,6 +13,7 @@ from estimand.model.numpyro.perturbed import (
     named_arrays,
     perturbed,
 )
+from estimand.model.numpyro.pointwise import rows_of, the_posterior, without_rows
 from estimand.model.numpyro.program import (
     CONCRETE,
     Arguments,
@@ -53,4 +54,7 @@ __all__ = [
     "require_same_density",
     "sample_joint",
     "source_text",
+    "rows_of",
+    "the_posterior",
+    "without_rows",
 ]
