@@ -77,7 +77,6 @@ __version__ = "0.1.0"
 
 __all__ = [
     "HMC",
-    "LeaveOneOut",
     "MALA",
     "NUTS",
     "SKIP",
@@ -105,6 +104,7 @@ __all__ = [
     "Finding",
     "ImportanceSampling",
     "IndependentT",
+    "LeaveOneOut",
     "MergeError",
     "PosteriorBridge",
     "PosteriorMCMC",

@@ -245,6 +245,10 @@ class Density:
         """Whether the return expression has comparisons that can be softened."""
         return self._reading is not None and self._reading.has_comparisons
 
+    def may_jump(self, place: int) -> bool:
+        """Whether an output may jump as an array moves, where no comparison can be softened."""
+        return self._reading is not None and self._reading.may_jump(1 + place)
+
     def softened(self, scales: np.ndarray, softness: Sequence[float] = (*SOFTNESS, 0.0)) -> Density:
         """The same with a ladder of targets that leads into events which no draw meets.
 
@@ -371,7 +375,8 @@ class Density:
     def softened_outputs(self, position: jax.Array) -> SignedLog:
         """Every output with softened comparisons, a row for each rung of the ladder."""
         reading, scales = self._reading, self.scales
-        assert reading is not None and scales is not None
+        assert reading is not None
+        assert scales is not None
         softness = jnp.asarray(self.softness, position.dtype)
         return jax.vmap(lambda soft: reading.softened(soft, scales, position, self.arrays)[1])(
             softness

@@ -129,8 +129,12 @@ class Decision:
     @property
     def runner_up(self) -> Action:
         """The action that comes next to the best one."""
-        others = [action for action in self.actions if action.difference is not None]
-        return min(others, key=lambda action: action.difference.value)
+        others = {
+            action.difference.value: action
+            for action in self.actions
+            if action.difference is not None
+        }
+        return others[min(others)]
 
     @property
     def is_resolved(self) -> bool:

@@ -98,7 +98,9 @@ def differentiable(
 
 
 def _is_real(leaf: Any) -> bool:
-    if isinstance(leaf, bool | int) or not isinstance(leaf, float | np.ndarray | np.generic | jax.Array):
+    if isinstance(leaf, bool | int) or not isinstance(
+        leaf, float | np.ndarray | np.generic | jax.Array
+    ):
         return False
     return jnp.issubdtype(jnp.result_type(leaf), jnp.floating)
 

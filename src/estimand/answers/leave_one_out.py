@@ -15,7 +15,6 @@ from concurrent.futures import Executor
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 
 from estimand.density import Density
@@ -54,7 +53,8 @@ BLOCK, GROUP = 32, 4
 MAX_PRINTED = 10
 
 
-class Prediction(NamedTuple):
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Prediction:
     """One row of data: the log of its predictive density given the others.
 
     `pareto_k` is the tail index of the weights that it rests on, and `posterior_k` that of the
@@ -142,8 +142,8 @@ class LeaveOneOut:
         )
         title = f"log p({self.site}[i] | the others) in {self.program}"
         words = [
-            f"ELPD {self.elpd:.5g} ± {self.standard_error:.2g} (Monte Carlo), SE {self.se:.3g} over "
-            f"the rows; effective parameters {self.effective_parameters:.3g}"
+            f"ELPD {self.elpd:.5g} ± {self.standard_error:.2g} (Monte Carlo), SE {self.se:.3g} by "
+            f"the spread of the rows; effective parameters {self.effective_parameters:.3g}"
         ]
         if len(self.rows) > MAX_PRINTED:
             words.insert(0, f"and {len(self.rows) - MAX_PRINTED} more rows, better predicted")
@@ -173,10 +173,10 @@ class LeaveOneOut:
             raise ImportError("to_arviz needs ArviZ: pip install 'estimand[arviz]'") from error
         dims = [f"{self.site}_row"]
         coords = {dims[0]: [row.index for row in self.rows]}
-        arrays = {
-            name: DataArray([getattr(row, field) for row in self.rows], coords, dims, name=name)
-            for name, field in {"elpd_i": "elpd", "pareto_k": "pareto_k"}.items()
-        }
+
+        def by_row(field: str, name: str) -> DataArray:
+            return DataArray([getattr(row, field) for row in self.rows], coords, dims, name=name)
+
         return ELPDData(
             kind="loo",
             elpd=self.elpd,
@@ -187,7 +187,8 @@ class LeaveOneOut:
             scale="log",
             warning=not self.status,
             good_k=thresholds.MAX_PARETO_K,
-            **arrays,
+            elpd_i=by_row("elpd", "elpd_i"),
+            pareto_k=by_row("pareto_k", "pareto_k"),
         )
 
 
@@ -282,16 +283,23 @@ class _Known(NamedTuple):
     num_draws: int
 
 
-def _from_posterior(
-    expectation: Expectation, site: str, count: int, posterior: Estimate
-) -> _Known:
+def _from_posterior(expectation: Expectation, site: str, count: int, posterior: Estimate) -> _Known:
     evidence = posterior.outputs[0].parts.normaliser
     replicate = replicates_of(evidence) if isinstance(evidence, Evidence) else None
     if replicate is None or not math.isfinite(evidence.log_z):
         finding = Finding(Status.low_ess, None, "the posterior has no independent draws", "size")
-        nothing = [math.nan] * 2
         rows = [
-            Prediction(k, 0.0, math.inf, math.inf, math.nan, *nothing, False, (finding,))
+            Prediction(
+                index=k,
+                elpd=0.0,
+                standard_error=math.inf,
+                degrees=math.inf,
+                log_density=math.nan,
+                pareto_k=math.nan,
+                posterior_k=math.nan,
+                is_explored=False,
+                findings=(finding,),
+            )
             for k in range(count)
         ]
         return _Known(tuple(rows), 0.0, 0)
@@ -382,7 +390,8 @@ def _explored(
         plus = output.parts.plus
         is_known = output.value > 0 and math.isfinite(output.standard_error)
         found.append(
-            row._replace(
+            dataclasses.replace(
+                row,
                 elpd=row.elpd - (math.log(output.value) if is_known else 0.0),
                 standard_error=output.standard_error / output.value if is_known else math.inf,
                 degrees=output.degrees,

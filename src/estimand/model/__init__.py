@@ -113,9 +113,9 @@ __all__ = [
     "propose",
     "rebound",
     "require_same_density",
+    "rows_of",
     "shape_of_key",
     "source_text",
-    "rows_of",
     "the_posterior",
     "without_rows",
 ]

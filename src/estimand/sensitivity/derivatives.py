@@ -43,6 +43,20 @@ BIAS_SHARE = 0.1
 MAX_NUMBERS = 4_000_000
 # Draws at which it is seen whether a comparison moves with an array.
 NUM_SEEN = 64
+_HIDDEN = Finding(
+    Status.not_converged,
+    None,
+    "the return value may jump as this moves, in a loop, a branch or a rounding that shows no "
+    "comparison, and the derivative misses that: compare outside of it, as with ep.event(margin)",
+    "jumps",
+)
+_INSIDE = Finding(
+    Status.not_converged,
+    None,
+    "a comparison in the return value moves with this, and the method has no draws on the other "
+    "side of it: estimate by Auto or AdaptiveIS",
+    "jumps",
+)
 _SIGNS = {"normaliser": 0, "plus": 1, "minus": -1}
 
 
@@ -87,6 +101,7 @@ class _Part(NamedTuple):
     replicate: np.ndarray
     least: float
     log_scale: float
+    relative_variance: float
 
     @property
     def weights(self) -> np.ndarray:
@@ -111,21 +126,34 @@ def derivatives(
     density = density.part("gamma2", number)
     asked = _Asked.of(density, number, tuple(place for _, place in wanted))
     is_moving = _is_moving(asked, parts)
-    if is_moving.any():
+    if is_moving.any() and _are_shared(parts):
         asked = asked.softened(parts)
     sums = _summed(asked, parts, is_moving)
     found = jackknife(sums.formula, *sums.groups)
     value, narrow = found.value
-    error = np.hypot(found.standard_error[0], BIAS_SHARE * np.abs(value - narrow))
-    findings = _findings(output, parts, sums, error)
+    bias = BIAS_SHARE * np.abs(value - narrow)
+    error = np.sqrt(found.standard_error[0] ** 2 + bias**2 + sums.excess(parts, value))
+    against = _findings(output, parts, sums, error)
     scale, results, start = thresholds.exp(log_scale), [], 0
     for name, place in wanted:
         at = np.asarray(density.arrays[place], float)
         own = slice(start, start + at.size)
         start += at.size
-        numbers = (scale * array[own].reshape(at.shape) for array in (value, error))
-        results.append(Derivative(name, at, *numbers, found.degrees, tuple(findings[own])))
+        slope, spread = (scale * array[own].reshape(at.shape) for array in (value, error))
+        findings = against[own]
+        missed = _missed(asked, place, is_moving[own])
+        if missed is not None:
+            slope, spread = np.full(at.shape, np.nan), np.full(at.shape, np.inf)
+            findings = [(*each, missed) for each in findings]
+        results.append(Derivative(name, at, slope, spread, found.degrees, tuple(findings)))
     return results
+
+
+def _missed(asked: _Asked, place: int, is_moving: np.ndarray) -> Finding | None:
+    """Why the derivative by an array cannot be known, if there is a reason."""
+    if asked.density.may_jump(place):
+        return _HIDDEN
+    return _INSIDE if is_moving.any() and asked.density.scales is None else None
 
 
 def _parts(output: OutputEstimate) -> tuple[list[_Part], float]:
@@ -144,11 +172,28 @@ def _parts(output: OutputEstimate) -> tuple[list[_Part], float]:
         log_weights = log_weights - (log_top if sign else log_z2)
         least = thresholds.MIN_ESS if evidence.replicate is None else thresholds.ENOUGH_ESS
         found.append(
-            _Part(sign, evidence.positions, log_weights, replicate, least, log_top - log_z2)
+            _Part(
+                sign,
+                np.asarray(evidence.positions),
+                log_weights,
+                replicate,
+                least,
+                log_top - log_z2,
+                float(evidence.relative_variance),
+            )
         )
     if len(found) < 2 or found[0].sign:
         raise ValueError("no draws of the estimate are there")
     return found, log_top - log_z2
+
+
+def _are_shared(parts: list[_Part]) -> bool:
+    """Whether all parts have the same draws."""
+    return all(part.positions is parts[0].positions for part in parts)
+
+
+def _all_weights(parts: list[_Part]) -> np.ndarray:
+    return np.sum([part.weights for part in parts], axis=0)
 
 
 def _finite(number: float) -> float:
@@ -181,7 +226,7 @@ class _Asked(NamedTuple):
 
     def softened(self, parts: list[_Part]) -> _Asked:
         """With two soft versions of every output, by how far the margins spread under γ|f|."""
-        weights = sum(part.weights for part in parts if part.sign)
+        weights = _all_weights(parts[1:])
         is_there = np.flatnonzero(weights > 0)
         seen = in_chunks(functools.partial(margins, self.density), parts[0].positions[is_there])
         share = weights[is_there] / weights[is_there].sum()
@@ -250,7 +295,7 @@ def _is_moving(asked: _Asked, parts: list[_Part]) -> np.ndarray:
     """For every element whether a comparison in f moves with it."""
     if not asked.density.has_comparisons:
         return np.zeros(asked.size, bool)
-    heaviest = np.argsort(sum(part.weights for part in parts if part.sign))[-NUM_SEEN:]
+    heaviest = np.argsort(_all_weights(parts[1:] if _are_shared(parts) else parts[-1:]))[-NUM_SEEN:]
     rows = np.asarray(parts[-1].positions)[heaviest]
     return np.concatenate(_margin_slopes(asked.density, jnp.asarray(rows), asked.places))
 
@@ -289,6 +334,28 @@ class _Sums(NamedTuple):
             tops = [scores + (4 * narrow - wide) / 3, scores + narrow]
         return np.stack([top / z2 - z1 * score / z2**2 for top in tops])
 
+    def excess(self, parts: list[_Part], value: np.ndarray) -> np.ndarray:
+        """Variance of the derivatives by what the estimate's own errors have in addition.
+
+        These know of mass that explorations found beyond the reach of the draws, and of heavy draws
+        that a spread between replicates shows too late.
+        """
+        means = np.concatenate([group.mean(axis=0) for group in self.groups])
+        width = 1 + self.size
+        each = means[: len(parts) * width].reshape(len(parts), width)
+        z2, score = each[0, 0], each[0, 1:]
+        total = np.zeros(self.size)
+        for number, part in enumerate(parts):
+            z, scores = each[number, 0], each[number, 1:]
+            place = number * width if len(self.groups) == 1 else 0
+            weights = self.groups[0 if len(self.groups) == 1 else number][:, place]
+            own = weights.var(ddof=1) / weights.size / z**2
+            size = value
+            if part.sign and len(parts) > 2 and not self.is_soft:
+                size = scores / z2 - z * score / z2**2
+            total += max(part.relative_variance - own, 0.0) * size**2
+        return total
+
     def effective(self, part: int) -> np.ndarray:
         """Effective draws of a part's weighted scores, for every element."""
         with np.errstate(invalid="ignore", divide="ignore"):
@@ -298,20 +365,14 @@ class _Sums(NamedTuple):
 
 def _summed(asked: _Asked, parts: list[_Part], is_moving: np.ndarray) -> _Sums:
     """Goes through the draws of each part, those in common once."""
-    is_shared = all(part.positions is parts[0].positions for part in parts)
-    is_soft = asked.density.scales is not None
-    if is_soft and not is_shared:
-        raise ValueError(
-            "a comparison in the return value moves with an argument, and no draws outside of the "
-            "event are there"
-        )
+    is_shared = _are_shared(parts)
     sets = [parts] if is_shared else [[part] for part in parts]
     found = [_sums_of_set(asked, some, is_moving) for some in sets]
     return _Sums(
         signs=[part.sign for part in parts],
         groups=[one.means for one in found],
         size=asked.size,
-        is_soft=is_soft,
+        is_soft=asked.density.scales is not None,
         totals=[total for one in found for total in one.totals],
         squares=[square for one in found for square in one.squares],
         num_invalid=sum(one.num_invalid for one in found),
@@ -331,7 +392,7 @@ def _sums_of_set(asked: _Asked, parts: list[_Part], is_moving: np.ndarray) -> _S
     size, is_soft = asked.size, asked.density.scales is not None
     positions, replicate = np.asarray(parts[0].positions), parts[0].replicate
     num_replicates = int(replicate.max()) + 1
-    rows = np.flatnonzero(sum(part.weights for part in parts) > 0)
+    rows = np.flatnonzero(_all_weights(parts) > 0)
     width = len(parts) * (1 + size) + (2 * size if is_soft else 0)
     sums = np.zeros((num_replicates, width))
     totals, squares = ([np.zeros(size) for _ in parts] for _ in range(2))
@@ -341,7 +402,8 @@ def _sums_of_set(asked: _Asked, parts: list[_Part], is_moving: np.ndarray) -> _S
         some = rows[start : start + chunk]
         padded = np.concatenate([some, np.repeat(some[:1], chunk - len(some))])
         arguments = (jnp.asarray(positions[padded]), asked.number, asked.places, asked.is_forward)
-        score = _Score(*(np.asarray(x)[: len(some)] for x in _scores(asked.density, *arguments)))
+        score = _Score(*map(np.asarray, _scores(asked.density, *arguments)))  # type: ignore[arg-type]
+        score = _Score(*(array[: len(some)] for array in score))
         pieces = []
         for k, part in enumerate(parts):
             weights = part.weights[some]

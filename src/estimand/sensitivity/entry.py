@@ -75,7 +75,7 @@ class Sensitivity:
     @property
     def verdict(self) -> str:
         """What the powers of prior and likelihood say, in words."""
-        if not self.powers:
+        if LIKELIHOOD not in self.powers:
             return ""
         if any(not item.status for item in self.powers.values()):
             return "How prior and likelihood decide this expectation is not known well enough."
@@ -83,12 +83,14 @@ class Sensitivity:
             0.1 * float(self.powers[name].value) / self.value for name in (PRIOR, LIKELIHOOD)
         )
         change = (
-            f"a prior of power 1.1 changes this expectation by {_percent(prior)}, a likelihood of "
-            f"power 1.1 by {_percent(likelihood)}"
+            f"a prior of power 1.1 changes this expectation by {_change(prior)}, a likelihood of "
+            f"power 1.1 by {_change(likelihood)}, to first order"
         )
         by_prior, by_likelihood = abs(prior) > MATTERS, abs(likelihood) > MATTERS
         if by_prior and by_likelihood and prior * likelihood < 0:
-            meaning = "Prior and data pull in opposite directions: check whether they are in conflict"
+            meaning = (
+                "Prior and data pull in opposite directions: check whether they are in conflict"
+            )
         elif by_prior and not by_likelihood:
             meaning = "The prior decides, and the data say little about it"
         elif by_prior:
@@ -123,8 +125,8 @@ class Sensitivity:
             header = ("weight of", "at", "derivative", "effect", "status")
             tables.append(Table("Influence of the data", header, influence))
         words = [
-            "The effect is the relative change of the expectation for each per cent of the number; "
-            "of a row of data if it is left out, to first order.",
+            "The effect is the relative change of the expectation if the number is raised by a per "
+            "cent, or if the row of data is left out; to first order of its logarithm.",
             self.verdict,
             *self.notes,
         ]
@@ -150,8 +152,8 @@ class Sensitivity:
             yield (
                 _element(derivative, number),
                 f"{derivative.at.ravel()[number]:.6g}",
-                f"{value:.5g} ± {error:.2g}",
-                _percent(size / self.value) if math.isfinite(size) else "–",
+                f"{value:.5g} ± {error:.2g}" if error else "0 exactly",
+                _change(size / self.value) if math.isfinite(size) else "–",
                 derivative.statuses[number].name,
             )
         if len(found) > MAX_PRINTED:
@@ -162,8 +164,11 @@ def _elasticity(at: float, slope: float) -> float:
     return 0.01 * at * slope if at else math.nan
 
 
-def _percent(share: float) -> str:
-    return f"{100 * share:+.2g} %"
+def _change(log_factor: float) -> str:
+    """A relative change in words, from that of the logarithm."""
+    if log_factor > 3:
+        return f"× {math.exp(min(log_factor, 700.0)):.2g}"
+    return f"{100 * math.expm1(log_factor):+.2g} %"
 
 
 def _element(derivative: Derivative, number: int) -> str:

@@ -52,9 +52,9 @@ __all__ = [
     "propose",
     "rebound",
     "require_same_density",
+    "rows_of",
     "sample_joint",
     "source_text",
-    "rows_of",
     "the_posterior",
     "without_rows",
 ]

@@ -136,7 +136,7 @@ class _Call:
         given = dict(self.reduced.bind(*args, **kwargs).arguments)
         given[self.argument] = setting
         ordered = {name: given[name] for name in self.signature.parameters if name in given}
-        bound = inspect.BoundArguments(self.signature, ordered)  # type: ignore[arg-type]
+        bound = inspect.BoundArguments(self.signature, ordered)
         return self.program.called(
             self.program.model, self.program.target, bound.args, bound.kwargs
         )

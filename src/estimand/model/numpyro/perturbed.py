@@ -58,7 +58,7 @@ def perturbed(expectation: Expectation) -> Perturbed:
             site: {name: np.zeros(value.shape) for name, value in found.items()}
             for site, found in values.items()
         },
-        powers={PRIOR: np.ones(()), LIKELIHOOD: np.ones(())},
+        powers={name: np.ones(()) for name in (PRIOR, *([LIKELIHOOD] if shapes else []))},
         rows={site: np.ones(shape) for site, shape in shapes.items()},
     )
     bound = bind(_with_handles(program), (tuple(handles), *args), kwargs)
