@@ -171,14 +171,7 @@ class Decision:
         return self.summary()._repr_html_()
 
     def summary(self) -> Summary:
-        """The actions as a table, the choice in words, and the value of perfect information.
-
-        Examples:
-            >>> decision = ep.decide(program, ["keep", "sell"], utility=gain)(2.0)
-            >>> print(decision.summary())
-            Utility of 2 actions in program
-            ...
-        """
+        """The actions as a table, the choice in words, and the value of perfect information."""
         header = (
             "action",
             "expected utility",
