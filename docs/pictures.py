@@ -87,7 +87,7 @@ def draw_answers() -> None:
     result.sensitivity()
     x = np.linspace(-1.0, 1.0, 25)
     y = 0.5 + x + 0.3 * np.random.default_rng(0).normal(size=25)
-    y[-1] = 9.0
+    y[-1] = 4.0
     figures = {
         "decision": plots.plot_decision(ep.decide(insured, np.array([0.0, 3e5, 1e6, 3e6]))()),
         "sensitivity": plots.plot_sensitivity(result),

@@ -43,7 +43,8 @@ CORE = {"jax", "numpyro", "numpy", "estimand", "scipy", "threadpoolctl"}
 # command line.
 EXTRAS = {
     "rich": {"runtime", "view"},
-    "xarray": {"record", "estimate", "many"},
+    "xarray": {"record", "estimate", "many", "answers"},
+    "arviz_stats": {"answers"},
     "pandas": {"many"},
     "matplotlib": {"plots", "view"},
     "click": {"cli"},

@@ -604,6 +604,8 @@ def decide(
             f"{program} takes no action: give a program with an argument for it."
         )
     positional, named = ([], {}) if data is None else read_data(data)
+    if data is not None and data.suffix.lower() == ".csv":
+        named = _wanted_columns(loaded.signature, named)
     limits = _Limits(relative_error, absolute_error, max_evaluations, max_seconds)
     settings = [_setting(text.strip()) for text in actions.split(",")]
     try:

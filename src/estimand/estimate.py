@@ -311,7 +311,7 @@ class Estimate(Record):
 
         Examples:
             >>> slope = result.sensitivity().arguments["y"]
-            >>> abs(slope.value - 2.25) < 4 * slope.standard_error  # of y³/8 + 3y/4
+            >>> bool(abs(slope.value - 2.25) < 4 * slope.standard_error)  # of y³/8 + 3y/4
             True
         """
         if not 0 <= output < self.output.size:

@@ -44,8 +44,8 @@ def differentiable(
 
     Examples:
         >>> mean_cube = ep.differentiable(program)
-        >>> round(float(jax.grad(mean_cube)(2.0)), 1)  # of y³/8 + 3y/4
-        2.2
+        >>> abs(float(jax.grad(mean_cube)(2.0)) - 2.25) < 0.05  # of y³/8 + 3y/4
+        True
     """
     if not isinstance(program, ExpectationProgram):
         raise TypeError(f"differentiable: expected an expectation program, got {program!r}.")

@@ -28,8 +28,8 @@ class _Bar(NamedTuple):
 
 
 @plot(
-    caption="What moves the expectation: the relative change if a number is raised by a per cent; "
-    "with 95 % intervals.",
+    caption="What moves the expectation: relative derivatives, in per cent for each per cent of a "
+    "number, with 95 % intervals.",
     needs=_is_known,
 )
 def plot_sensitivity(record: Record, *, output: int = 0, ax: Axes | None = None) -> Axes:
@@ -46,7 +46,7 @@ def plot_sensitivity(record: Record, *, output: int = 0, ax: Axes | None = None)
         >>> found = result.sensitivity()
         >>> ax = plots.plot_sensitivity(result)
         >>> ax.get_xlabel()
-        'change of E[program] in %, for 1 % more'
+        '% of E[program] for each % of a number'
     """
     check_output(record, output)
     if not _is_known(record, output):
@@ -67,7 +67,7 @@ def plot_sensitivity(record: Record, *, output: int = 0, ax: Axes | None = None)
     )
     ax.set_yticks(places, [bar.label for bar in bars])
     ax.axvline(0.0, color="grey", linewidth=0.8)
-    ax.set_xlabel(f"change of {expectation_name(record, output)} in %, for 1 % more")
+    ax.set_xlabel(f"% of {expectation_name(record, output)} for each % of a number")
     tidy(ax)
     return ax
 
