@@ -62,11 +62,12 @@ def test_net_benefit_by_closed_form() -> None:
 @pytest.mark.slow
 def test_intervals_of_a_decision_cover() -> None:
     found = [ep.decide(net_benefit, ["adopt", "reject"], rng_key=k)() for k in range(200)]
-    for truth, quantities in {
+    measured: dict[float, list[Any]] = {
         EVPI: [item.evpi for item in found],
         1.0: [item["reject"].difference for item in found],
         float(laws.norm.cdf(0.5)): [item["adopt"].probability for item in found],
-    }.items():
+    }
+    for truth, quantities in measured.items():
         low, high = np.asarray([quantity.interval for quantity in quantities]).T
         stats.assert_coverage(low, high, truth, 0.95)
 

@@ -81,4 +81,4 @@ def test_it_refuses_within_jit_and_where_the_estimate_does() -> None:
     with pytest.raises(ep.EstimationError, match="not_converged"):
         jax.grad(ep.differentiable(hidden))(1.0)
     with pytest.raises(TypeError, match="expected an expectation program"):
-        ep.differentiable(cube(2.0))
+        ep.differentiable(cube(2.0))  # type: ignore[arg-type]

@@ -117,4 +117,4 @@ def test_what_is_wrong_is_said_before_any_work() -> None:
     with pytest.raises(ep.ProgramError, match="no observed site 'w'"):
         ep.leave_one_out(two(y), site="w")
     with pytest.raises(ep.ProgramError, match="called with its data"):
-        ep.leave_one_out(two)
+        ep.leave_one_out(two)  # type: ignore[arg-type]

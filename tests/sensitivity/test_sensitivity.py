@@ -68,8 +68,8 @@ def estimate(name: str) -> ep.Estimate:
 def check(derivative: ep.Derivative, truth: Any) -> None:
     truths = np.broadcast_to(np.asarray(truth), derivative.value.shape)
     for index in np.ndindex(derivative.value.shape):
-        value, error = derivative.value[index], derivative.standard_error[index]
-        stats.assert_estimate(value, error, truths[index], degrees=derivative.degrees)
+        numbers = derivative.value[index], derivative.standard_error[index], truths[index]
+        stats.assert_estimate(*map(float, numbers), degrees=derivative.degrees)
 
 
 def test_data_prior_powers_and_rows_by_closed_form() -> None:
