@@ -8,7 +8,11 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
+import jax.numpy as jnp
 import matplotlib.pyplot as plt
+import numpy as np
+import numpyro
+import numpyro.distributions as dist
 from matplotlib.figure import Figure
 from PIL import Image
 
@@ -113,6 +117,46 @@ def draw_comparison(comparison: ep.Comparison) -> None:
     figure.savefig(IMAGES / "comparison.png", dpi=100)
 
 
+def draw_decisions() -> None:
+    """The pictures of the guides on decisions, sensitivities and leave-one-out."""
+
+    @ep.expectation
+    def insured(deductible: float) -> Any:
+        z = numpyro.sample("z", dist.Normal(0.0, 1.0))
+        size = numpyro.sample("size", dist.Exponential(1.0))
+        loss = jnp.where(z > 3.5, 1e6 * size, 0.0)
+        return -(400.0 * jnp.exp(-deductible / 4e5) + jnp.minimum(loss, deductible))
+
+    @ep.expectation
+    def overload(y: np.ndarray, limit: float) -> Any:
+        load = numpyro.sample("load", dist.Normal(2.0, 1.0))
+        with numpyro.plate("days", y.size):
+            numpyro.sample("y", dist.Normal(load, 1.0), obs=y)
+        return load > limit
+
+    @ep.expectation
+    def line(x: np.ndarray, y: np.ndarray) -> Any:
+        a, b = (numpyro.sample(name, dist.Normal(0.0, 3.0)) for name in "ab")
+        with numpyro.plate("rows", y.size):
+            numpyro.sample("y", dist.Normal(a + b * x, 0.3), obs=y)
+        return b
+
+    result = ep.estimate_expectation(overload(np.array([2.4, 1.9, 3.8]), 5.0))
+    result.sensitivity()
+    x = np.linspace(-1.0, 1.0, 25)
+    y = 0.5 + x + 0.3 * np.random.default_rng(0).normal(size=25)
+    y[-1] = 4.0
+    figures = {
+        "decision": plots.plot_decision(ep.decide(insured, np.array([0.0, 3e5, 1e6, 3e6]))()),
+        "sensitivity": plots.plot_sensitivity(result),
+        "leave-one-out": plots.plot_leave_one_out(ep.leave_one_out(line(x, y))),
+    }
+    for name, ax in figures.items():
+        figure = ax.get_figure()
+        assert isinstance(figure, Figure)
+        figure.savefig(IMAGES / f"{name}.png", dpi=110)
+
+
 def shrink(path: Path) -> None:
     """Few colours: these are drawings, not photographs."""
     with Image.open(path) as picture:
@@ -129,6 +173,7 @@ def main() -> None:
     draw_answers()
     draw_report(rare)
     draw_plots(rare, annealed, [paper, islands])
+    draw_decisions()
     for picture in sorted(IMAGES.glob("*.png")):
         shrink(picture)
         print(f"{picture.name}: {picture.stat().st_size / 1000:.0f} kB")

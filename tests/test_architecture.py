@@ -30,6 +30,7 @@ PACKAGES = (
     "record",
     "plots",
     "view",
+    "sensitivity",
     "estimate",
     "many",
     "answers",
@@ -42,7 +43,8 @@ CORE = {"jax", "numpyro", "numpy", "estimand", "scipy", "threadpoolctl"}
 # command line.
 EXTRAS = {
     "rich": {"runtime", "view"},
-    "xarray": {"record", "estimate", "many"},
+    "xarray": {"record", "estimate", "many", "answers"},
+    "arviz_stats": {"answers"},
     "pandas": {"record", "many", "answers"},
     "matplotlib": {"plots", "view"},
     "click": {"cli"},

@@ -47,6 +47,12 @@ def table(a, b):
     numpyro.sample("y", dist.Normal(x * a, 1.0).to_event(1), obs=b)
     return x
 
+@ep.expectation
+def gain(stake, y):
+    x = numpyro.sample("x", dist.Normal(0.0, 1.0))
+    numpyro.sample("y", dist.Normal(x, 1.0), obs=y)
+    return stake * x - 0.3 * stake**2
+
 bound = program(2.0)
 
 def plain():
@@ -176,6 +182,34 @@ def test_precision(folder: Path) -> None:
     assert versions == ["float64", "float32"]
     assert "computed in single precision" in found[1]["notes"]
     assert invoke(folder, *command, "--precision", "half").exit_code == 2
+
+
+def test_decide_names_the_best_action(folder: Path) -> None:
+    command = ("decide", "model.py:gain", "--actions", "0, 1,2", "--data", "data.json")
+    result = invoke(folder, *command)
+    assert result.exit_code == 0, result.output
+    assert "is the best action" in result.stdout or "cannot be told apart" in result.stdout
+    rows = json.loads(invoke(folder, *command, "--json").stdout)
+    assert [row["setting"] for row in rows] == [0.0, 1.0, 2.0]
+    assert abs(rows[1]["utility"] - 0.7) < 0.02
+    for arguments, words in {
+        ("model.py:gain", "--actions", "1"): "two actions at least",
+        ("model.py:bound", "--actions", "1,2"): "takes no action",
+        ("model.py:gain", "--actions", "1,2", "--argument", "z"): "no argument 'z'",
+    }.items():
+        refused = invoke(folder, "decide", *arguments, "--data", "data.json")
+        assert refused.exit_code == 2
+        assert words in refused.stderr
+
+
+def test_run_shows_sensitivities(folder: Path) -> None:
+    command = ("run", "model.py:program", "--data", "data.json", "--sensitivity")
+    result = invoke(folder, *command, "--report", "sensitive.html")
+    assert result.exit_code == 0, result.output
+    assert "Derivatives of E[program]" in result.stdout
+    assert "x.scale" in result.stdout
+    assert "a prior of power 1.1" in result.stderr
+    assert "What moves the expectation" in (folder / "sensitive.html").read_text()
 
 
 def test_compare_methods_shows_three_methods_side_by_side(folder: Path) -> None:

@@ -15,22 +15,31 @@ The rooms, in the order in which data flow through them; each imports only from 
     record/      what is kept: storage, merging, provenance, export
     plots/       plots of a record, a file for each
     view/        diagnosis, tables, report
+    sensitivity/ derivatives of an expectation by what its program was given
     estimate     the entry points
     many/        the same for many data sets
-    answers/     questions beyond one expectation
+    answers/     questions beyond one expectation: evidence, tails, decisions, leave-one-out
     cli          the command line
 """
 
 from estimand.answers import (
+    Action,
     ComparedModel,
     Comparison,
+    Decision,
     Distribution,
+    LeaveOneOut,
     LogEvidence,
+    Prediction,
     Quantile,
     Quantiles,
+    Quantity,
     Shortfall,
     compare,
+    decide,
+    differentiable,
     distribution,
+    leave_one_out,
     log_evidence,
     quantile,
     shortfall,
@@ -71,6 +80,7 @@ from estimand.model import (
 from estimand.record import Branch, MergeError, RecordError
 from estimand.runtime import CheckpointError
 from estimand.sampling import geometric, linear
+from estimand.sensitivity import Derivative, Sensitivity
 from estimand.target import event
 from estimand.trust import Evidence, Finding, Status
 from estimand.view import DesignPoint, Reliability
@@ -84,6 +94,7 @@ __all__ = [
     "SKIP",
     "SMC",
     "TABI",
+    "Action",
     "AdaptiveIS",
     "AnIS",
     "Ascents",
@@ -94,7 +105,9 @@ __all__ = [
     "Command",
     "ComparedModel",
     "Comparison",
+    "Decision",
     "Density",
+    "Derivative",
     "DesignPoint",
     "Distribution",
     "Economical",
@@ -107,21 +120,27 @@ __all__ = [
     "Finding",
     "ImportanceSampling",
     "IndependentT",
+    "LeaveOneOut",
     "LogEvidence",
     "MergeError",
     "PosteriorBridge",
     "PosteriorMCMC",
+    "Prediction",
     "ProgramError",
     "Quantile",
     "Quantiles",
+    "Quantity",
     "RandomWalk",
     "RecordError",
     "Reliability",
     "SelfNormalised",
+    "Sensitivity",
     "Shortfall",
     "SimulatorError",
     "Status",
     "compare",
+    "decide",
+    "differentiable",
     "distribution",
     "estimate_expectation",
     "estimate_many",
@@ -132,6 +151,7 @@ __all__ = [
     "from_pymc",
     "from_simulator",
     "geometric",
+    "leave_one_out",
     "linear",
     "load",
     "load_many",

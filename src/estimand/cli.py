@@ -26,6 +26,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from estimand.answers import compare as compare_models
+from estimand.answers import decide as make_decision
 from estimand.answers import distribution as distribution_of
 from estimand.answers import quantile as quantile_of
 from estimand.answers import shortfall as shortfall_of
@@ -370,7 +371,15 @@ class _Commands(click.Group):
 
     def list_commands(self, _context: click.Context) -> list[str]:
         first = ["example", "run", "show", "report", "merge"]
-        return [*first, "quantile", "shortfall", "distribution", "compare", "compare-methods"]
+        return [
+            *first,
+            "quantile",
+            "shortfall",
+            "distribution",
+            "decide",
+            "compare",
+            "compare-methods",
+        ]
 
 
 @click.group(cls=_Commands, context_settings={"help_option_names": ["-h", "--help"]})
@@ -481,6 +490,12 @@ _record = click.argument("record", type=click.Path(path_type=Path, dir_okay=Fals
 )
 @click.option("--report", type=click.Path(path_type=Path), help="Write an HTML report here.")
 @click.option(
+    "--sensitivity",
+    is_flag=True,
+    help="Also say how the estimate depends on arguments, constants of the program and rows of "
+    "data.",
+)
+@click.option(
     "--workers",
     type=click.IntRange(1),
     help="Processes that expensive tasks are run in; the result is the same.",
@@ -504,6 +519,7 @@ def run(
     output: Path | None,
     checkpoint: Path | None,
     report: Path | None,
+    sensitivity: bool,
     workers: int | None,
     dask: str | None,
     as_json: bool,
@@ -523,9 +539,9 @@ def run(
     """
     limits = _Limits(relative_error, absolute_error, max_evaluations, max_seconds)
     if group_by is not None or (data is not None and data.is_dir()):
-        if checkpoint is not None or report is not None:
+        if checkpoint is not None or report is not None or sensitivity:
             raise click.UsageError(
-                "--checkpoint and --report are for one data set: leave them out."
+                "--checkpoint, --report and --sensitivity are for one data set: leave them out."
             )
         many = _read_many(program, data, group_by)
         with _executor(workers, dask) as executor:
@@ -546,11 +562,90 @@ def run(
     if output is not None:
         result.save(output)
         _say(f"record saved: {output}")
+    if sensitivity:
+        _add_sensitivity(result)
     if report is not None:
         result.to_html(report)
         _say(f"report written: {report}")
     _show(result, as_json)
     sys.exit(_exit_code(result))
+
+
+def _add_sensitivity(result: Estimate) -> None:
+    """Works out the sensitivity of every output, so that it is shown with the estimate."""
+    for number in range(len(result.outputs)):
+        try:
+            found = result.sensitivity(number, throw=False)
+        except (ProgramError, ValueError) as error:
+            raise click.UsageError(f"--sensitivity: {error}") from error
+        _say(found.verdict)
+
+
+@main.command()
+@_of_a_program
+@click.option(
+    "--actions",
+    required=True,
+    metavar="A,B,…",
+    help="Actions, with commas between them: numbers, or text. The program's first argument takes "
+    "them.",
+)
+@click.option("--argument", help="The argument that takes the action, if it is not the first one.")
+@_json
+def decide(
+    program: str,
+    data: Path | None,
+    relative_error: float | None,
+    absolute_error: float,
+    max_evaluations: int | None,
+    max_seconds: float,
+    seed: int,
+    precision: str,
+    actions: str,
+    argument: str | None,
+    as_json: bool,
+) -> None:
+    """Choose the action of the largest expected utility, which the program returns.
+
+    \b
+    Example:
+      estimand decide insurance.py:utility --actions 0,1000,5000 --data data.csv
+    """
+    loaded = load_program(program)
+    if not isinstance(loaded, ExpectationProgram):
+        raise click.UsageError(
+            f"{program} takes no action: give a program with an argument for it."
+        )
+    positional, named = ([], {}) if data is None else read_data(data)
+    if data is not None and data.suffix.lower() == ".csv":
+        named = _wanted_columns(loaded.signature, named)
+    limits = _Limits(relative_error, absolute_error, max_evaluations, max_seconds)
+    settings = [_setting(text.strip()) for text in actions.split(",")]
+    try:
+        choose = make_decision(
+            loaded,
+            settings,
+            argument=argument,
+            method=limits.of(Auto),
+            rng_key=seed,
+            throw=False,
+            precision=precision,
+        )
+        decision = choose(*positional, **named)
+    except (ProgramError, TypeError, ValueError) as error:
+        raise click.UsageError(str(error)) from error
+    if as_json:
+        click.echo(json.dumps(_plain(decision.rows), indent=2, allow_nan=False))
+    else:
+        click.echo(str(decision.summary()))
+    sys.exit(0 if decision.status else NOT_TRUSTED)
+
+
+def _setting(text: str) -> float | str:
+    try:
+        return float(text)
+    except ValueError:
+        return text
 
 
 class _Many(NamedTuple):

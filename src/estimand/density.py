@@ -251,6 +251,10 @@ class Density:
         """Whether the return expression has comparisons that can be softened."""
         return self._reading is not None and self._reading.has_comparisons
 
+    def may_jump(self, place: int) -> bool:
+        """Whether an output may jump as an array moves, where no comparison can be softened."""
+        return self._reading is not None and self._reading.may_jump(1 + place)
+
     def softened(self, scales: np.ndarray, softness: Sequence[float] = (*SOFTNESS, 0.0)) -> Density:
         """The same with a ladder of targets that leads into events which no draw meets.
 
@@ -380,6 +384,21 @@ class Density:
             return None
         avals = tuple(jax.typeof(array) for array in self.arrays)
         return _reading(self.model, avals, jnp.result_type(float), self.written, self.has_looks)
+
+    def softened_outputs(self, position: jax.Array) -> SignedLog:
+        """Every output with softened comparisons, a row for each rung of the ladder."""
+        reading, scales = self._reading, self.scales
+        assert reading is not None
+        assert scales is not None
+        softness = jnp.asarray(self.softness, position.dtype)
+        return jax.vmap(lambda soft: reading.softened(soft, scales, position, self.arrays)[1])(
+            softness
+        )
+
+    def margins(self, position: jax.Array) -> jax.Array:
+        """By how much every comparison of the return expression holds at a position."""
+        assert self._reading is not None
+        return self._reading.margins(position, self.arrays)[1]
 
     def outputs(self, position: jax.Array) -> jax.Array:
         """Every output at a position."""
@@ -573,9 +592,7 @@ def _results_depend(equation: Any, inputs: list[bool]) -> list[bool]:
 @compiled_per_model(optimisation=0)
 def margins(density: Density, positions: jax.Array) -> jax.Array:
     """By how much every comparison of the return expression holds, at some positions."""
-    reading = density._reading
-    assert reading is not None
-    return jax.vmap(lambda position: reading.margins(position, density.arrays)[1])(positions)
+    return jax.vmap(density.margins)(positions)
 
 
 def _log_abs(numbers: jax.Array) -> jax.Array:

@@ -62,6 +62,7 @@ from estimand.runtime import (
     this_precision,
     warn_of_wrong_code,
 )
+from estimand.sensitivity import Sensitivity, sensitivity_of
 from estimand.settings import require_count
 from estimand.trust import Status, checked
 from estimand.view import (
@@ -313,6 +314,48 @@ class Estimate(Record):
         if throw and not estimate.status:
             raise EstimationError(estimate)
         return estimate
+
+    def sensitivity(
+        self, output: int = 0, *, expectation: Bound | None = None, throw: bool = True
+    ) -> Sensitivity:
+        """Derivatives of the expectation by what the program was given, from the same draws.
+
+        By its arguments, by the constants in its distributions, by the powers to which prior and
+        likelihood are raised, and by the weight of every row of data; each with its error. Once
+        they are known, reports show them.
+
+        Args:
+            output: the number of the output, if the program has several.
+            expectation: the program called with its data, if the estimate does not have it.
+            throw: raise `EstimationError` if a derivative cannot be trusted; False returns all,
+                each with a status of its own.
+
+        Raises:
+            ValueError: if the draws are not there: of a record that was loaded or merged, or where
+                the method keeps no independent ones.
+
+        Examples:
+            >>> slope = result.sensitivity().arguments["y"]
+            >>> bool(abs(slope.value - 2.25) < 4 * slope.standard_error)  # of y³/8 + 3y/4
+            True
+        """
+        if not 0 <= output < self.output.size:
+            raise ValueError(
+                f"sensitivity: output must be from 0 to {self.output.size - 1}; it is {output}."
+            )
+        if output not in self.sensitivities:
+            if expectation is None and self.question is not None:
+                expectation = self.question.expectation
+            if expectation is None or self.density is None:
+                raise ValueError(
+                    "sensitivity: it needs all draws of the session that made the estimate, and a "
+                    "record that was loaded or merged keeps some of them. Estimate again."
+                )
+            self.sensitivities[output] = sensitivity_of(self, expectation, output)
+        found = self.sensitivities[output]
+        if throw and not found.status:
+            raise EstimationError(found)
+        return found
 
     def to_dict(self) -> dict[str, Any]:
         """All numbers and settings as plain data; NaN and infinities are strings, as in JSON.

@@ -151,9 +151,9 @@ def test_wrong_questions_are_refused() -> None:
     with pytest.raises(TypeError, match="estimator or a method"):
         ep.log_evidence(conjugate(2.0), ep.AnIS(), method=ep.Auto())
     with pytest.raises(TypeError, match="must be Auto"):
-        ep.log_evidence(conjugate(2.0), method=ep.TABI(ep.AnIS()))
+        ep.log_evidence(conjugate(2.0), method=ep.TABI(ep.AnIS()))  # type: ignore[arg-type]
     with pytest.raises(TypeError, match="expected a program called with its data"):
-        ep.log_evidence(3.0)
+        ep.log_evidence(3.0)  # type: ignore[arg-type]
 
 
 @pytest.mark.slow
@@ -230,7 +230,11 @@ def test_a_model_that_cannot_be_trusted_is_refused_on_its_own() -> None:
         x = numpyro.sample("x", dist.Normal(0.0, 1.0))
         numpyro.factor("growth", 0.55 * x**2)
 
-    models = {"good": conjugate(2.0), "other": conjugate(2.0, 3.0), "bad": divergent}
+    models: dict[str, Any] = {
+        "good": conjugate(2.0),
+        "other": conjugate(2.0, 3.0),
+        "bad": divergent,
+    }
     few = ep.Auto(max_evaluations=200_000)
     with pytest.raises(ep.EstimationError):
         ep.compare(models, method=few)
@@ -246,7 +250,7 @@ def test_a_model_that_cannot_be_trusted_is_refused_on_its_own() -> None:
 def test_wrong_comparisons_are_refused() -> None:
     models = {"a": conjugate(2.0), "b": conjugate(2.0, 3.0)}
     with pytest.raises(TypeError, match="must be a dict"):
-        ep.compare([conjugate(2.0)])
+        ep.compare([conjugate(2.0)])  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="prior must have a number"):
         ep.compare(models, prior={"a": 1.0})
     with pytest.raises(ValueError, match="must be positive"):

@@ -146,9 +146,9 @@ def test_wrong_questions_are_refused() -> None:
     with pytest.raises(ValueError, match="levels must be between"):
         ep.quantile(normal(), [0.5, 1.0])
     with pytest.raises(TypeError, match="called with its data"):
-        ep.quantile(normal, 0.5)
+        ep.quantile(normal, 0.5)  # type: ignore[arg-type]
     with pytest.raises(TypeError, match="must be Auto"):
-        ep.quantile(normal(), 0.5, method=ep.AdaptiveIS())
+        ep.quantile(normal(), 0.5, method=ep.AdaptiveIS())  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="tail_probability must be between"):
         ep.shortfall(normal(), 0.0)
 

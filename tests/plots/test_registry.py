@@ -24,6 +24,7 @@ OWN = [
     "plot_cost",
     "plot_temperatures",
     "plot_branches",
+    "plot_sensitivity",
 ]
 
 

@@ -200,7 +200,7 @@ class Quantiles:
 
 def quantile(
     expectation: Bound,
-    levels: float | Sequence[float] | None = None,
+    levels: float | Sequence[float] | np.ndarray | None = None,
     *,
     tail_probability: float | Sequence[float] | None = None,
     rng_key: int | jax.Array = 0,

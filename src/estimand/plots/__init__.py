@@ -13,8 +13,10 @@ from estimand.plots.weights import plot_weights
 from estimand.plots.cost import plot_cost
 from estimand.plots.temperatures import plot_temperatures
 from estimand.plots.branches import plot_branches
+from estimand.plots.sensitivity import plot_sensitivity
 
 # isort: on
+from estimand.plots.answers import plot_decision, plot_leave_one_out
 from estimand.plots.distribution import plot_distribution
 from estimand.plots.registry import Panels, RegisteredPlot, plot, registered_plots, unregister
 
@@ -25,8 +27,11 @@ __all__ = [
     "plot_branches",
     "plot_convergence",
     "plot_cost",
+    "plot_decision",
     "plot_distribution",
+    "plot_leave_one_out",
     "plot_origin",
+    "plot_sensitivity",
     "plot_temperatures",
     "plot_weights",
     "registered_plots",

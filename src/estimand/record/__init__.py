@@ -1,7 +1,7 @@
 """What is kept of an estimation: the record, storage, merging, provenance, export."""
 
 from estimand.record.branches import Branch, without_draws
-from estimand.record.draws import KeptDraws, resample
+from estimand.record.draws import KeptDraws, resample, values_at
 from estimand.record.export import dataframe, to_datatree, to_dict
 from estimand.record.merge import MergeError, merge
 from estimand.record.parts import CONSTANT_NAMES, PartSummary, with_parts
@@ -56,6 +56,7 @@ __all__ = [
     "save",
     "to_datatree",
     "to_dict",
+    "values_at",
     "with_parts",
     "without_draws",
     "write_atomically",

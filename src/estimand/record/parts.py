@@ -15,12 +15,19 @@ import numpy as np
 
 from estimand.methods import Run
 from estimand.sampling import log_mean, pareto_k
-from estimand.trust import PART_NAMES, Evidence, OutputEstimate, Parts, Status, worst
+from estimand.trust import (
+    NUM_BATCHES,
+    PART_NAMES,
+    Evidence,
+    OutputEstimate,
+    Parts,
+    Status,
+    has_islands,
+    worst,
+)
 
 # The largest weights of each density that a record keeps, from which the tail is judged.
 MAX_LARGEST = 4096
-# Batches of independent draws that stand for replicates where a method has none of its own.
-NUM_BATCHES = 16
 
 DENSITY_NAMES = {"plus": "gamma1_plus", "minus": "gamma1_minus", "normaliser": "gamma2"}
 """The density of each of an output's parts."""
@@ -277,11 +284,6 @@ def _replicates(evidence: Evidence) -> np.ndarray:
         return log_weights
     batches = np.array_split(log_weights, min(NUM_BATCHES, log_weights.size))
     return np.asarray([log_mean(batch) for batch in batches])
-
-
-def has_islands(evidence: Evidence) -> bool:
-    """Whether the evidence is that of independent islands."""
-    return evidence.trace is not None and np.ndim(evidence.trace.betas) == 2
 
 
 def independent_log_weights(evidence: Evidence) -> np.ndarray:

@@ -205,6 +205,11 @@ class Record:
         return branches_of(self.run, self.output)
 
     @functools.cached_property
+    def sensitivities(self) -> dict[int, Any]:
+        """Those that were asked for so far, by the number of the output; they are not saved."""
+        return {}
+
+    @functools.cached_property
     def paths(self) -> tuple[Settling, ...]:
         """How the estimate of every output settled."""
         if self.contents is not None:

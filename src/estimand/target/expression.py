@@ -25,6 +25,8 @@ from estimand.target.scaled import EVENT_RULES, MAX_DEGREE, NUMBER_RULES, SOURCE
 COMPARISONS = ("gt", "ge", "lt", "le")
 # Of integers: the closer they are, the closer they are to being equal.
 EQUALITIES = ("eq", "ne")
+# What jumps, and has the derivative 0 elsewhere.
+_JUMPS = ("floor", "ceil", "round", "argmax", "argmin")
 # Calls whose equations are part of the expression.
 _CALLS = ("jit", "pjit", "closed_call", "core_call", "core_closed_call", "custom_lin")
 # Calls that stand for their equations but are evaluated as a whole, with their own derivative.
@@ -678,3 +680,22 @@ def _repeated_choices(steps: list[Step], flat: Flat) -> set[Step]:
                 if not made.isdisjoint(step.inputs):
                     made.update(step.outputs)
     return found
+
+
+def has_jump(step: Step) -> bool:
+    """Whether a step rounds, or is a loop or a branch with comparisons in it."""
+    if step.name in _WHOLE_CALLS or step.equation is None:
+        return False
+    inner = list(core.jaxprs_in_params(step.equation.params))
+    return step.name in _JUMPS or any(map(_compares, inner))
+
+
+def _compares(jaxpr: core.Jaxpr) -> bool:
+    return any(
+        equation.primitive.name in (*COMPARISONS, *_JUMPS)
+        or (
+            equation.primitive.name not in _WHOLE_CALLS
+            and any(map(_compares, core.jaxprs_in_params(equation.params)))
+        )
+        for equation in jaxpr.eqns
+    )

@@ -31,6 +31,7 @@ from estimand.target.expression import (
     Step,
     analyse,
     element_inputs,
+    has_jump,
     has_number_rule,
     is_event,
     is_float,
@@ -179,6 +180,26 @@ class Reading:
         plan = analyse(self.jaxpr, self.num_varying, known)
         is_same = plan.decisions == self._plan.decisions
         return self if is_same else dataclasses.replace(self, _plan=plan)
+
+    def may_jump(self, place: int) -> bool:
+        """Whether outputs may jump as an input moves, where nothing of that can be softened.
+
+        Args:
+            place: of the input, among the leaves of the arguments.
+        """
+        plan, needed = self._plan, {self._plan.output}
+        for step in reversed(plan.steps):
+            if not needed.isdisjoint(step.outputs):
+                needed.update(step.inputs)
+        moved = {plan.inputs[place]}
+        for step in plan.steps:
+            if moved.isdisjoint(step.inputs):
+                continue
+            moved.update(step.outputs)
+            is_seen = step in plan.sources or needed.isdisjoint(step.outputs)
+            if not is_seen and not plan.varies.isdisjoint(step.outputs) and has_jump(step):
+                return True
+        return False
 
     def evaluate(self, *args: Any) -> tuple[Any, jax.Array]:
         """What the function gives, as if it was called."""

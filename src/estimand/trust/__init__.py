@@ -49,11 +49,19 @@ from estimand.trust.outputs import (
     rule_of_three,
     without_value,
 )
+from estimand.trust.replicates import (
+    NUM_BATCHES,
+    Jackknifed,
+    has_islands,
+    jackknife,
+    replicates_of,
+)
 from estimand.trust.resolution import check_resolution
 from estimand.trust.status import Finding, Status, most_severe, worst
 
 __all__ = [
     "CHECKS",
+    "NUM_BATCHES",
     "PART_NAMES",
     "SAME",
     "UNMET",
@@ -63,6 +71,7 @@ __all__ = [
     "Evidence",
     "Finding",
     "Goal",
+    "Jackknifed",
     "OutputEstimate",
     "Parts",
     "Probability",
@@ -85,13 +94,16 @@ __all__ = [
     "errors_of_pieces",
     "evidence_from_weights",
     "from_ratio",
+    "has_islands",
     "is_material",
+    "jackknife",
     "joint_errors",
     "merged_branch",
     "most_severe",
     "no_mass",
     "pooled",
     "probabilities",
+    "replicates_of",
     "rule_of_three",
     "share_of_rest",
     "shares_of",

@@ -34,8 +34,9 @@ class Evidence(NamedTuple):
     """An estimate of Z = ∫ density, as arrays that can be jitted and vmapped over.
 
     `log_weights` are those of the samples at `positions`; their mean is Ẑ. The counts are per
-    sample. `degrees` are those of Student's t where the variance comes from few replicates. The
-    properties below are for people: they need concrete values.
+    sample. `degrees` are those of Student's t where the variance comes from few replicates, and
+    `replicate` numbers the one that each sample belongs to. The properties below are for people:
+    they need concrete values.
     """
 
     log_z: jax.Array
@@ -47,6 +48,7 @@ class Evidence(NamedTuple):
     invalid: jax.Array
     trace: Trace | None = None
     degrees: jax.Array | float = math.inf
+    replicate: jax.Array | None = None
 
     @property
     def ess(self) -> float:

@@ -181,6 +181,8 @@ def summarise(record: Record, diagnoses: tuple[Diagnosis, ...]) -> Summary:
     if plain:
         title = "What averaging plain posterior draws would have said"
         tables.append(Table(title, ("output", "draws", "that reach f ≠ 0", "average"), plain))
+    for known in record.sensitivities.values():
+        tables.extend(known.summary().tables)
     return Summary(tables, _lines(record, names, diagnoses))
 
 

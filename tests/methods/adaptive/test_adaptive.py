@@ -217,7 +217,7 @@ def test_a_second_attempt_repairs_what_validation_found(
     assert state.draws is not None
     assert len(calls) == 3
     assert not state.missed
-    evidence = part_only(plan, state)
+    evidence = part_only(plan, state).evidence
     # Two modes, each the density of 3 independent N(±2, 1/16) less their constant, times the prior.
     each = 3 * (0.5 * math.log(math.pi / 8) + laws.norm.logpdf(2.0, 0.0, math.hypot(10.0, 0.25)))
     error = math.sqrt(float(evidence.relative_variance))

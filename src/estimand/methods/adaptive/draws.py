@@ -352,6 +352,7 @@ def part_evidence(means: Means, part: Part, unseen: float = 0.0) -> Evidence:
         gradients=zeros,  # type: ignore[arg-type]
         invalid=zeros,  # type: ignore[arg-type]
         degrees=draws.replicates.counts.size - 1.0,
+        replicate=draws.replicate,  # type: ignore[arg-type]
     )
 
 

@@ -1,0 +1,507 @@
+"""`decide`: which of several actions has the largest expected utility, and what is known of it.
+
+Two estimates. The first has the utility of every action as an output. The second has what the
+actions differ in: each difference is an output of its own, so that its error is its own, too, and
+what is rare and large in it is explored.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import math
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Executor
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from estimand.estimate import Estimate, EstimationError, estimate_expectation
+from estimand.methods import Method
+from estimand.model import (
+    ExpectationProgram,
+    ProgramError,
+    at_settings,
+    require_same_density,
+)
+from estimand.record import as_key, quantile, values_at
+from estimand.runtime import in_precision
+from estimand.trust import (
+    Evidence,
+    Finding,
+    OutputEstimate,
+    Status,
+    check_size,
+    jackknife,
+    most_severe,
+    replicates_of,
+    rule_of_three,
+    thresholds,
+    worst,
+)
+from estimand.view import Summary, Table, estimate_text
+
+# Keys of the two estimates follow from the one that was given by these.
+_UTILITIES, _CONTRASTS = 1, 2
+
+
+class Quantity(NamedTuple):
+    """One number of an answer, with its error, its 95 % interval and its status."""
+
+    value: float
+    standard_error: float
+    interval: tuple[float, float]
+    findings: tuple[Finding, ...] = ()
+
+    @classmethod
+    def each(cls, estimate: Estimate) -> list[Quantity]:
+        """Every output of an estimate; those that are constants by their expression are exact."""
+        found = [
+            cls(output.value, output.standard_error, interval, output.findings)
+            for output, interval in zip(estimate.outputs, estimate.bounds(), strict=True)
+        ]
+        if estimate.density is None:
+            return found
+        low, high = estimate.density.bounds.low, estimate.density.bounds.high
+        return [
+            cls(float(low[k]), 0.0, (float(low[k]), float(low[k]))) if low[k] == high[k] else own
+            for k, own in enumerate(found)
+        ]
+
+    @property
+    def is_exact(self) -> bool:
+        return self.standard_error == 0 and self.interval[0] == self.interval[1]
+
+    @property
+    def status(self) -> Status:
+        return most_severe(self.findings)
+
+    @property
+    def text(self) -> str:
+        """The number with its error, or what there is in its place."""
+        if self.is_exact:
+            return f"{self.value:.6g} exactly"
+        if not math.isfinite(self.standard_error):
+            low, high = self.interval
+            is_bounded = low == 0 and math.isfinite(high)
+            return f"below {high:.2g}" if is_bounded else "none found"
+        return estimate_text(OutputEstimate(self.value, self.standard_error))
+
+
+class Action(NamedTuple):
+    """One action, and what is known of it.
+
+    `difference` is the expected utility of the best action less that of this one, and None for
+    the best one itself. `probability` is that of being a best one, by the posterior; a tie counts
+    for all that are in it. `regret` is the expected loss against the best action in hindsight.
+    """
+
+    name: str
+    setting: Any
+    utility: Quantity
+    difference: Quantity | None
+    probability: Quantity
+    regret: Quantity
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Decision:
+    """A choice among actions, with the evidence for it. Made by `decide`.
+
+    `actions` are in the order in which they were given. `evpi` is the expected value of perfect
+    information: what it would be worth, at the most, to know the sites before choosing. It is the
+    expected regret of the best action. `utilities` and `contrasts` are the two estimates.
+    """
+
+    program: str
+    actions: tuple[Action, ...]
+    evpi: Quantity
+    utilities: Estimate = dataclasses.field(repr=False)
+    contrasts: Estimate = dataclasses.field(repr=False)
+
+    @functools.cached_property
+    def best(self) -> Action:
+        """The action of the largest expected utility."""
+        return next(action for action in self.actions if action.difference is None)
+
+    @property
+    def runner_up(self) -> Action:
+        """The action that comes next to the best one."""
+        others = {
+            action.difference.value: action
+            for action in self.actions
+            if action.difference is not None
+        }
+        return others[min(others)]
+
+    @property
+    def is_resolved(self) -> bool:
+        """Whether the best action is better than each other one by more than the errors allow."""
+        return all(
+            bool(action.difference.status) and action.difference.interval[0] > 0
+            for action in self.actions
+            if action.difference is not None
+        )
+
+    @property
+    def status(self) -> Status:
+        """The worst of the expected utilities and of the differences between them.
+
+        The probabilities, the regrets and `evpi` have statuses of their own.
+        """
+        differences = (action.difference for action in self.actions)
+        return worst(
+            quantity.status
+            for quantity in (*(action.utility for action in self.actions), *differences)
+            if quantity is not None
+        )
+
+    def __getitem__(self, name: str) -> Action:
+        for action in self.actions:
+            if action.name == name:
+                return action
+        raise KeyError(f"there is no action {name!r}; there are {[a.name for a in self.actions]}.")
+
+    def __str__(self) -> str:
+        return self.summary().plain()
+
+    def _repr_html_(self) -> str:
+        return self.summary()._repr_html_()
+
+    def summary(self) -> Summary:
+        """The actions as a table, the choice in words, and the value of perfect information."""
+        header = (
+            "action",
+            "expected utility",
+            "best less this",
+            "probability of best",
+            "expected regret",
+            "status",
+        )
+        rows = tuple(
+            (
+                action.name,
+                action.utility.text,
+                "best" if action.difference is None else action.difference.text,
+                action.probability.text,
+                action.regret.text,
+                _statuses(action),
+            )
+            for action in self.actions
+        )
+        title = f"Utility of {len(self.actions)} actions in {self.program}"
+        lines = [self._choice(), self._worth()]
+        for action in self.actions:
+            for what in ("utility", "difference"):
+                quantity = getattr(action, what)
+                for finding in () if quantity is None else quantity.findings:
+                    lines.append(f"{what} of {action.name}: {finding.status.name}: {finding}")
+        return Summary([Table(title, header, rows)], lines)
+
+    def _choice(self) -> str:
+        best, second = self.best, self.runner_up
+        if not self.status:
+            return f"No choice can be relied on: {self.status.value}"
+        if self.is_resolved:
+            assert second.difference is not None
+            return (
+                f"{best.name} is the best action, by {second.difference.text} to the next one, "
+                f"{second.name}."
+            )
+        ties = [
+            action.name
+            for action in self.actions
+            if action.difference is not None and not action.difference.interval[0] > 0
+        ]
+        return (
+            f"{best.name} and {', '.join(ties)} cannot be told apart by this estimate: ask for a "
+            "smaller error, or take any of them."
+        )
+
+    def _worth(self) -> str:
+        if self.evpi.status is Status.no_mass_found:
+            return (
+                f"Perfect information would be worth nothing, as far as is known: no draw was met "
+                f"at which another action is better than {self.best.name}."
+            )
+        text = f"Perfect information would be worth {self.evpi.text}"
+        return f"{text} ({self.evpi.status.name})." if not self.evpi.status else f"{text}."
+
+    @property
+    def rows(self) -> list[dict[str, Any]]:
+        """The table: one row for every action."""
+        return [
+            {"name": action.name, "setting": action.setting}
+            | {
+                column: value
+                for what in ("utility", "difference", "probability", "regret")
+                for column, value in _columns(what, getattr(action, what)).items()
+            }
+            for action in self.actions
+        ]
+
+
+def _columns(what: str, quantity: Quantity | None) -> dict[str, Any]:
+    if quantity is None:
+        return {}
+    low, high = quantity.interval
+    return {
+        what: quantity.value,
+        f"{what}_error": quantity.standard_error,
+        f"{what}_low": low,
+        f"{what}_high": high,
+        f"{what}_status": quantity.status.name,
+    }
+
+
+def _statuses(action: Action) -> str:
+    needed = [action.utility] if action.difference is None else [action.utility, action.difference]
+    return worst(quantity.status for quantity in needed).name
+
+
+def decide(
+    program: ExpectationProgram | Callable,
+    actions: Sequence[Any] | Mapping[str, Any] | np.ndarray | jax.Array,
+    *,
+    utility: Callable[[dict[str, Any], Any], Any] | None = None,
+    argument: str | None = None,
+    method: Method | None = None,
+    rng_key: int | jax.Array = 0,
+    throw: bool = True,
+    precision: str = "double",
+    progress_bar: bool | None = None,
+    executor: Executor | None = None,
+) -> Callable[..., Decision]:
+    """A choice among actions by expected utility, as a function of the data.
+
+    The utility is what a program returns, with the action as an argument; or a function of the
+    sites of a model and the action. The random part is the same for all actions: only the utility
+    may depend on them.
+
+    Args:
+        program: an expectation program whose return value is the utility of the action that it is
+            called with; or with `utility`, a model or a program without an action.
+        actions: a list of actions, an array with the settings of one number, or a dict of actions
+            by name. An action is whatever the utility takes.
+        utility: a function of the dict of the values of all sites, as in `expect`, and an action.
+        argument: the name of the program's argument for the action; the first one by default.
+        method: as in `estimate_expectation`, for both estimates.
+        rng_key: an int or a JAX key.
+        throw: raise `EstimationError` if an expected utility or a difference between actions
+            cannot be trusted; False returns the decision, whose `status` must then be looked at.
+        precision: as in `estimate_expectation`.
+        progress_bar: as in `estimate_expectation`.
+        executor: as in `estimate_expectation`.
+
+    Returns:
+        A function that takes the data and gives a `Decision`.
+
+    Raises:
+        ProgramError: if a site's density depends on the action.
+
+    Examples:
+        >>> def gain(sites, action):
+        ...     return sites["x"] - 0.5 if action == "keep" else 0.2
+        >>> decision = ep.decide(program, {"keep": "keep", "sell": "sell"}, utility=gain)(2.0)
+        >>> decision.best.name, decision.is_resolved
+        ('keep', True)
+    """
+    model = program if isinstance(program, ExpectationProgram) else ExpectationProgram(program)
+    if utility is not None and argument is not None:
+        raise TypeError(
+            "decide: argument= names an argument of the program; with utility= leave it."
+        )
+    settings = _settings(actions)
+    asked = _Asked(model, settings, utility, argument)
+    options = {
+        "method": method,
+        "precision": precision,
+        "progress_bar": progress_bar,
+        "executor": executor,
+    }
+    key = as_key(rng_key)
+
+    def decided(*args: Any, **kwargs: Any) -> Decision:
+        if utility is None:
+            require_same_density(model, argument, list(settings.values()), args, kwargs)
+        decision = _decided(asked, key, options, args, kwargs)
+        if throw and not decision.status:
+            raise EstimationError(decision)
+        return decision
+
+    return decided
+
+
+class _Asked(NamedTuple):
+    """Actions by name, and how their utility is stated."""
+
+    program: ExpectationProgram
+    settings: dict[str, Any]
+    utility: Callable[[dict[str, Any], Any], Any] | None
+    argument: str | None
+
+    def program_of(self, combine: Callable[[list[Any]], Any]) -> ExpectationProgram:
+        """The program that returns something of the utilities of all actions."""
+        settings = list(self.settings.values())
+        if self.utility is None:
+            return at_settings(self.program, self.argument, settings, combine)
+        utility = self.utility
+
+        def target(sites: dict[str, Any]) -> Any:
+            return combine([utility(sites, setting) for setting in settings])
+
+        return ExpectationProgram(self.program.model, target, enumerate=self.program.enumerate)
+
+
+def _settings(actions: Any) -> dict[str, Any]:
+    """The actions by name."""
+    if isinstance(actions, Mapping):
+        found = {str(name): setting for name, setting in actions.items()}
+        count = len(actions)
+    else:
+        if isinstance(actions, np.ndarray | jax.Array):
+            if actions.ndim != 1:
+                raise ValueError(
+                    f"decide: an array of actions has one axis; this one has shape {actions.shape}."
+                )
+            actions = np.asarray(actions).tolist()
+        elif isinstance(actions, str) or not isinstance(actions, Sequence):
+            raise TypeError(f"decide: actions must be a list, an array or a dict; got {actions!r}.")
+        found = {_name(setting): setting for setting in actions}
+        count = len(actions)
+    if len(found) < count:
+        raise ValueError(
+            "decide: two actions have the same name; give a dict with a name for each."
+        )
+    if len(found) < 2:
+        raise ValueError(f"decide: there must be two actions at least; there are {list(found)}.")
+    return found
+
+
+def _name(setting: Any) -> str:
+    return f"{setting:.6g}" if isinstance(setting, float) else str(setting)
+
+
+def _decided(
+    asked: _Asked, rng_key: jax.Array, options: dict[str, Any], args: tuple, kwargs: dict[str, Any]
+) -> Decision:
+    def estimated(combine: Callable[[list[Any]], Any], number: int) -> Estimate:
+        return estimate_expectation(
+            asked.program_of(combine)(*args, **kwargs),
+            rng_key=jax.random.fold_in(rng_key, number),
+            throw=False,
+            **options,
+        )
+
+    names = list(asked.settings)
+    utilities = estimated(functools.partial(_stacked, asked.program.name, tuple(names)), _UTILITIES)
+    own = Quantity.each(utilities)
+    best = int(np.argmax([quantity.value for quantity in own]))
+    contrasts = estimated(functools.partial(_contrasts, best), _CONTRASTS)
+    evpi, *rest = Quantity.each(contrasts)
+    differences = list(map(_difference, rest))
+    pairs: list[Quantity | None] = [*differences[:best], None, *differences[best:]]
+    found = tuple(
+        Action(name, setting, utility, difference, probability, _regret(evpi, difference))
+        for (name, setting), utility, difference, probability in zip(
+            asked.settings.items(), own, pairs, _probabilities(contrasts, best), strict=True
+        )
+    )
+    return Decision(asked.program.name, found, evpi, utilities, contrasts)
+
+
+def _stacked(program: str, names: tuple[str, ...], utilities: list[Any]) -> jax.Array:
+    for name, value in zip(names, utilities, strict=True):
+        if value is None or jnp.ndim(value) != 0 or not isinstance(value, _NUMBERS):
+            raise ProgramError(
+                f"the utility of action {name!r} in program {program!r} is not one real number."
+            )
+    return jnp.stack([jnp.asarray(value, jnp.result_type(float)) for value in utilities])
+
+
+_NUMBERS = (bool, int, float, np.ndarray, np.generic, jax.Array)
+
+
+def _contrasts(best: int, utilities: list[Any]) -> dict[str, Any]:
+    """What the actions differ in. The keys are in the order in which JAX has them."""
+    others = [value for number, value in enumerate(utilities) if number != best]
+    gains = jnp.stack([value - utilities[best] for value in others])
+    return {
+        "gain": jnp.max(jnp.maximum(gains, 0.0)),
+        "lead": jnp.stack([utilities[best] - value for value in others]),
+    }
+
+
+def _probabilities(contrasts: Estimate, best: int) -> list[Quantity]:
+    """Of each action that it is a best one, by the draws that explored what the actions differ in.
+
+    Where another action is better than the best one the gain has its mass, and each difference has
+    its own where that action is worse: no place that matters is left to chance.
+    """
+    count = len(contrasts.outputs)
+    evidence = contrasts.outputs[0].parts.normaliser
+    replicate = replicates_of(evidence) if isinstance(evidence, Evidence) else None
+    if contrasts.density is None or replicate is None or not math.isfinite(evidence.log_z):
+        detail = f"{contrasts.method} keeps no independent draws of the posterior"
+        finding = Finding(Status.no_mass_found, None, detail, "mass")
+        return [Quantity(math.nan, math.inf, (0.0, 1.0), (finding,))] * count
+    log_weights = np.asarray(evidence.log_weights, float)
+    weights = np.exp(log_weights - log_weights.max())
+    is_there = weights > 0
+    with in_precision(contrasts.precision):
+        _, outputs = values_at(contrasts.density, np.asarray(evidence.positions)[is_there])
+    # Utilities less that of the best action.
+    utilities = np.insert(-outputs[:, 1:], best, 0.0, axis=1)
+    is_best = utilities >= utilities.max(axis=1, keepdims=True)
+    known = weights[is_there], replicate[is_there]
+    return [_probability(*known, is_best[:, number]) for number in range(count)]
+
+
+def _probability(weights: np.ndarray, replicate: np.ndarray, is_hit: np.ndarray) -> Quantity:
+    bound = rule_of_three(weights.sum() ** 2 / (weights**2).sum())
+    if not is_hit.any():
+        detail = f"at none of {weights.size:,} draws"
+        finding = Finding(Status.no_mass_found, None, detail, "mass")
+        return Quantity(0.0, math.inf, (0.0, bound), (finding,))
+    if is_hit.all():
+        return Quantity(1.0, bound, (1 - bound, 1.0))
+    sums = np.stack([np.bincount(replicate, weights * is_hit), np.bincount(replicate, weights)], 1)
+    found = jackknife(lambda means: means[0] / means[1], sums)
+    value, error = float(found.value), float(found.standard_error)
+    reach = quantile(0.975, found.degrees) * error
+    # The rarer of the event and its complement decides.
+    rare = weights[is_hit if value < 0.5 else ~is_hit]
+    size = rare.sum() ** 2 / (rare**2).sum()
+    findings = tuple(check_size(size, None, thresholds.ENOUGH_ESS))
+    return Quantity(value, error, (max(value - reach, 0.0), min(value + reach, 1.0)), findings)
+
+
+def _difference(quantity: Quantity) -> Quantity:
+    """A difference whose error is known is one, whether or not it is small beside its error.
+
+    Whether it is small enough for the choice is what `is_resolved` says.
+    """
+    if not math.isfinite(quantity.standard_error):
+        return quantity
+    findings = tuple(finding for finding in quantity.findings if finding.check != "goal")
+    return quantity._replace(findings=findings)
+
+
+def _regret(evpi: Quantity, difference: Quantity | None) -> Quantity:
+    """The regret of an action is that of the best one and the difference to it.
+
+    Both are from the same draws: the error is at most the sum of theirs.
+    """
+    if difference is None:
+        return evpi
+    if evpi.status is Status.no_mass_found:
+        return difference
+    low, high = (one + other for one, other in zip(evpi.interval, difference.interval, strict=True))
+    return Quantity(
+        evpi.value + difference.value,
+        evpi.standard_error + difference.standard_error,
+        (max(low, 0.0), high),
+        (*evpi.findings, *difference.findings),
+    )
