@@ -42,7 +42,7 @@ CORE = {"jax", "numpyro", "numpy", "estimand", "scipy", "threadpoolctl"}
 EXTRAS = {
     "rich": {"runtime", "view"},
     "xarray": {"record", "estimate", "many"},
-    "pandas": {"many"},
+    "pandas": {"record", "estimate", "many"},
     "matplotlib": {"plots", "view"},
     "click": {"cli"},
     "cloudpickle": {"runtime"},

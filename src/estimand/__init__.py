@@ -20,6 +20,8 @@ The rooms, in the order in which data flow through them; each imports only from 
     cli          the command line
 """
 
+import logging as _logging
+
 from estimand.density import Density
 from estimand.estimate import (
     Estimate,
@@ -61,6 +63,9 @@ from estimand.target import event
 from estimand.trust import Evidence, Finding, Status
 
 __version__ = "0.1.0"
+
+# What happens in a run, and why, for those who want to know; silent unless they say so.
+_logging.getLogger("estimand").addHandler(_logging.NullHandler())
 
 __all__ = [
     "HMC",

@@ -6,6 +6,7 @@ import contextlib
 import dataclasses
 import functools
 import json
+import logging
 import math
 import os
 import time
@@ -64,19 +65,20 @@ from estimand.runtime import (
     warn_of_wrong_code,
 )
 from estimand.settings import require_count
-from estimand.trust import Evidence, Status, checked
-from estimand.view import Diagnosis, Summary, diagnose, estimate_text, summarise
+from estimand.trust import Evidence, checked
+from estimand.view import Diagnosis, Summary, diagnose, printed, summarise
 
 if TYPE_CHECKING:
+    from pandas import DataFrame
     from xarray import DataTree
 
-# Branches that are printed with an estimate; the summary has more.
-MAX_PRINTED = 4
+_log = logging.getLogger("estimand")
+
 # The names that `samples` takes for each density.
 _DRAWN = {"posterior": "gamma2"} | {name: name for name in PARTS}
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
+@dataclasses.dataclass(frozen=True, kw_only=True, eq=False, repr=False)
 class Estimate(Record):
     """The estimate of an expectation, with its error and how it was obtained.
 
@@ -113,37 +115,18 @@ class Estimate(Record):
     def __iter__(self) -> Iterator[Any]:
         return iter((self.value, self.diagnostics))
 
+    def __float__(self) -> float:
+        if len(self.outputs) != 1:
+            raise TypeError(
+                f"float: {self.program!r} has {len(self.outputs)} outputs: take one of them from "
+                "`value`."
+            )
+        return self.outputs[0].value
+
     def __str__(self) -> str:
-        lines = [f"E[{self.program}] by {self.method}"]
-        rows = zip(self.output.labels, self.outputs, self.bounds(), strict=True)
-        for label, output, (low, high) in rows:
-            name = f"{label:>12}  " if label else "  "
-            number = f"{output.value:.6g} ± {output.standard_error:.2g}"
-            if output.status in (Status.no_mass_found, Status.underflow):
-                number = estimate_text(output)
-            span = f"95 % interval [{low:.6g}, {high:.6g}]"
-            lines.append(f"{name}{number}   {span}   {output.status.name}")
-        cost = f"{self.num_evaluations:,} evaluations, {self.num_gradients:,} gradients"
-        seconds = f"{self.compile_seconds:.2f} s compiling, {self.run_seconds:.2f} s running"
-        lines.append(f"  {cost}; {seconds}")
-        lines.extend(f"  {note}" for note in self.run.notes)
-        lines.extend(f"  {line}" for line in self._branch_lines())
-        lines.extend(f"  {line}" for line in self._finding_lines())
-        lines.append(f"  {self.status.value}")
-        return "\n".join(lines)
+        return printed(self)
 
-    def _branch_lines(self) -> Iterator[str]:
-        for branch in self.branches[:MAX_PRINTED]:
-            number = f"{branch.probability:.6g} ± {branch.probability_error:.2g}"
-            yield f"branch {branch.text}: probability {number}"
-        if len(self.branches) > MAX_PRINTED:
-            yield f"and {len(self.branches) - MAX_PRINTED} more branches, in summary()"
-
-    def _finding_lines(self) -> Iterator[str]:
-        for label, findings in zip(self.output.labels, self.findings, strict=True):
-            for finding in findings:
-                where = f"{label} " if label else ""
-                yield f"{where}{finding.status.name}: {finding}"
+    __repr__ = __str__
 
     def _repr_html_(self) -> str:
         return self.summary()._repr_html_()
@@ -297,6 +280,15 @@ class Estimate(Record):
             'ok'
         """
         return records.to_dict(self)
+
+    def to_dataframe(self) -> DataFrame:
+        """One row for every output: name, value, standard error, interval, status. Needs pandas.
+
+        Examples:
+            >>> result.to_dataframe()["status"].tolist()
+            ['ok']
+        """
+        return records.to_dataframe(records.rows_of(self))
 
     def to_json(self) -> str:
         """`to_dict` as JSON; ``float`` reads the strings "NaN", "Infinity" and "-Infinity".
@@ -537,6 +529,7 @@ class _Maker:
         """The estimate; after Ctrl-C the one that is known by then, if offers are taken."""
         started = time.perf_counter()
         expectation, method = self.question
+        _log.info("E[%s] by %r", expectation.name, method)
         teller = Teller(self.listener)
         compilations = CompilationClock(self.interruption.check, teller.compiling)
         with (
@@ -572,7 +565,7 @@ class _Maker:
         if (note := _shapes_note(expectation)) and clock.num_compilations:
             run = run.with_notes(note)
         assert expectation.output is not None
-        return Estimate(
+        estimate = Estimate(
             program=expectation.name,
             method=repr(method),
             output=_joint_output(expectation.output, run),
@@ -583,6 +576,8 @@ class _Maker:
             density=density,
             question=self.question,
         )
+        _log.info("%s", estimate)
+        return estimate
 
 
 @contextlib.contextmanager

@@ -127,7 +127,7 @@ def test_truths_are_integrals_of_the_straight_line_programs(
     log_gamma, outputs = evaluate(points)
     gamma = np.exp(np.asarray(log_gamma) - truth.log_z2) * volume
     assert gamma.sum() == pytest.approx(1, abs=1e-6)
-    expected = [truth.value[label[2:-2]] for label in density.model.output.labels]  # type: ignore[union-attr]
+    expected = [truth.value[label] for label in density.model.output.labels]  # type: ignore[union-attr]
     np.testing.assert_allclose(gamma @ np.asarray(outputs), expected, atol=1e-5)
 
 
@@ -171,7 +171,8 @@ def test_a_marked_site_with_data_does_not_branch() -> None:
 def test_outputs_can_be_taken_one_by_one() -> None:
     expectation = bound(BRANCHING_PROBLEMS["two_models"])
     assert repr(expectation) == "<expectation of two_models: 2 outputs, branches at site 'model1'>"
-    assert ep.estimate_expectation(expectation["first"]).value == pytest.approx(0.5374298, abs=1e-6)
+    result = ep.estimate_expectation(expectation["first"])
+    assert abs(result.value - 0.5374298) < 5 * result.standard_error
 
 
 # --- what is refused ---

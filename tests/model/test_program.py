@@ -66,7 +66,7 @@ def assert_says(error: pytest.ExceptionInfo, *words: str) -> None:
         (lambda x: (x, x > 0), [-2.0, 0.0], ("[0]", "[1]"), (False, True)),
         (lambda x: [x, x**2], [-2.0, 4.0], ("[0]", "[1]"), (False, False)),
         (lambda x: (x,), [-2.0], ("[0]",), (False,)),
-        (lambda x: {"mean": x, "event": x < 0}, [1.0, -2.0], ("['event']", "['mean']"), None),
+        (lambda x: {"mean": x, "event": x < 0}, [-2.0, 1.0], ("mean", "event"), None),
         (lambda x: jnp.stack([x, 2 * x]), [-2.0, -4.0], ("[0]", "[1]"), (False,)),
         (
             lambda x: x * jnp.arange(4.0).reshape(2, 2),
@@ -77,7 +77,7 @@ def assert_says(error: pytest.ExceptionInfo, *words: str) -> None:
         (
             lambda x: {"a": (x, jnp.stack([x, x**2])), "b": [x**3]},
             [-2.0, -2.0, 4.0, -8.0],
-            ("['a'][0]", "['a'][1][0]", "['a'][1][1]", "['b'][0]"),
+            ("a[0]", "a[1][0]", "a[1][1]", "b[0]"),
             (False, False, False),
         ),
     ],

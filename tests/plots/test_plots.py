@@ -128,7 +128,7 @@ def test_origin_in_one_two_and_more_dimensions() -> None:
     labels = [text.get_text() for text in ax.get_legend().get_texts()]
     assert labels == ["posterior γ", "γ·f⁺", "γ·f⁻"]
     result = estimate("several prior")
-    number = result.output.labels.index("['event']")
+    number = result.output.labels.index("event")
     ax = plots.plot_origin(result, "w", output=number)
     clouds = {line.get_label(): line.get_xydata() for line in ax.get_lines()}
     assert (clouds["γ·f⁺"][:, 0] > 4.0).all()

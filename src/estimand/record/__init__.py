@@ -2,7 +2,7 @@
 
 from estimand.record.branches import Branch, without_draws
 from estimand.record.draws import KeptDraws, resample
-from estimand.record.export import to_datatree, to_dict
+from estimand.record.export import rows_of, to_dataframe, to_datatree, to_dict
 from estimand.record.merge import MergeError, merge
 from estimand.record.parts import CONSTANT_NAMES, PartSummary, with_parts
 from estimand.record.provenance import (
@@ -43,7 +43,9 @@ __all__ = [
     "provenance_of",
     "question_of",
     "resample",
+    "rows_of",
     "save",
+    "to_dataframe",
     "to_datatree",
     "to_dict",
     "with_parts",

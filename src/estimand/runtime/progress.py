@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 import sys
 from collections.abc import Callable, Iterator
 from typing import NamedTuple
+
+_log = logging.getLogger("estimand")
 
 
 class Progress(NamedTuple):
@@ -35,6 +38,11 @@ class Teller:
         self._listener, self._last, self._number = listener, Progress("starting"), 0
 
     def __call__(self, progress: Progress) -> None:
+        if progress.stage != self._last.stage:
+            spent = f"{progress.spent:,} of {progress.budget:,} evaluations"
+            _log.debug(
+                "%s; %s so far; %s", progress.stage, spent, progress.estimate or "no estimate"
+            )
         self._last = progress
         self._listener(progress)
 
@@ -45,6 +53,7 @@ class Teller:
         total = max(self._last.num_programs, self._number)
         of_total = f" of {total}" if self._last.num_programs else ""
         stage = f"compiling ({self._number}{of_total}), then {self._last.stage}"
+        _log.debug("%s", stage)
         self._listener(self._last._replace(stage=stage))
         try:
             yield

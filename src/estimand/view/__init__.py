@@ -1,7 +1,8 @@
 """What people read of a record: diagnosis, tables, report."""
 
 from estimand.view.diagnosis import Diagnosis, PartDiagnosis, PlainSampling, diagnose
-from estimand.view.tables import Summary, Table, estimate_text, summarise
+from estimand.view.tables import Summary, Table, summarise
+from estimand.view.text import estimate_text, printed
 
 # The module `report` is imported when a report is asked for, and the plots with it.
 __all__ = [
@@ -12,6 +13,7 @@ __all__ = [
     "Table",
     "diagnose",
     "estimate_text",
+    "printed",
     "report",
     "summarise",
 ]
