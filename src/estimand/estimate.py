@@ -66,7 +66,7 @@ from estimand.runtime import (
 )
 from estimand.settings import require_count
 from estimand.trust import Evidence, checked
-from estimand.view import Diagnosis, Summary, diagnose, printed, summarise
+from estimand.view import Diagnosis, Summary, diagnose, message, printed, summarise
 
 if TYPE_CHECKING:
     from pandas import DataFrame
@@ -101,7 +101,7 @@ class Estimate(Record):
             "standard_error": self.standard_error,
             "interval": self.interval(),
             "status": self.status,
-            "message": self.status.value,
+            "message": message(self),
             "findings": self.findings,
             "log_z": self.log_z,
             "ess": self.ess,
@@ -385,7 +385,7 @@ class EstimationError(RuntimeError):
 
     def __init__(self, estimate: Estimate):
         super().__init__(
-            f"{estimate.status.name}: {estimate.status.value}\n{estimate}\n"
+            f"{estimate.status.name}: {message(estimate)}\n{estimate}\n"
             "(The estimate is the error's attribute `estimate`; throw=False returns it instead.)"
         )
         self.estimate = estimate

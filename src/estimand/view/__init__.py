@@ -1,6 +1,7 @@
 """What people read of a record: diagnosis, tables, report."""
 
 from estimand.view.diagnosis import Diagnosis, PartDiagnosis, PlainSampling, diagnose
+from estimand.view.remedies import message
 from estimand.view.tables import Summary, Table, summarise
 from estimand.view.text import estimate_text, printed
 
@@ -13,6 +14,7 @@ __all__ = [
     "Table",
     "diagnose",
     "estimate_text",
+    "message",
     "printed",
     "report",
     "summarise",

@@ -12,6 +12,7 @@ import numpy as np
 
 from estimand.record import CONSTANT_NAMES, PartSummary, Record
 from estimand.trust import Finding, OutputEstimate, Status, thresholds
+from estimand.view.remedies import message
 
 
 class PartDiagnosis(NamedTuple):
@@ -100,7 +101,7 @@ def _diagnose_output(record: Record, number: int) -> Diagnosis:
         parts=parts,
         plain=plain,
         gain=gain,
-        verdict=_verdict(output, relative_error),
+        verdict=_verdict(record, number, relative_error),
         advice=_advice(output, cancellation, parts, plain, gain),
     )
 
@@ -256,14 +257,15 @@ def percent(share: float) -> str:
     return f"{float(f'{100 * share:.2g}'):g} %" if math.isfinite(share) else "unknown"
 
 
-def _verdict(output: OutputEstimate, relative_error: float) -> str:
+def _verdict(record: Record, number: int, relative_error: float) -> str:
+    output = record.outputs[number]
     if output.status is Status.ok:
         return (
             "The estimate can be used: all checks passed, and its relative error is "
             f"{percent(relative_error)}."
         )
     details = "; ".join(map(str, sorted_findings(output)))
-    return f"The estimate cannot be trusted ({details}). {output.status.value}"
+    return f"The estimate cannot be trusted ({details}). {message(record, number)}"
 
 
 def sorted_findings(output: OutputEstimate) -> list[Finding]:

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 
 from estimand.record import Record
 from estimand.trust import Finding, OutputEstimate, Status
+from estimand.view.remedies import message
 
 # Outputs and branches that are printed; others are in `to_dataframe` and `summary`.
 MAX_OUTPUTS, MAX_BRANCHES = 40, 4
@@ -22,7 +23,7 @@ def printed(record: Record) -> str:
         *record.run.notes,
         *_branch_lines(record),
         *finding_lines(record),
-        record.status.value,
+        message(record),
     ]
     return "\n".join([f"E[{record.program}] by {record.method}", *(f"  {line}" for line in lines)])
 
