@@ -468,9 +468,23 @@ def _require_bound(expectation: Any) -> None:
             f"estimate_expectation({expectation.name}(data))."
         )
     if not isinstance(expectation, Bound):
-        raise TypeError(f"expected a bound expectation program, got {expectation!r}.")
+        raise TypeError(_not_a_program(expectation))
     if expectation.output is None:
         raise TypeError(f"{expectation.name!r} has no quantity of interest: make it with f=.")
+
+
+def _not_a_program(value: Any) -> str:
+    """What to do where something else was given; mostly the decorator was forgotten."""
+    name = getattr(value, "__name__", "program")
+    if callable(value) and not isinstance(value, type):
+        return (
+            f"{name!r} is a function and not an expectation program: write @ep.expectation above "
+            f"it and call it with its data, as in ep.estimate_expectation({name}(data))."
+        )
+    return (
+        f"expected a program that was called with its data, and got {value!r}: write "
+        "@ep.expectation above the model, and call it as in ep.estimate_expectation(program(data))."
+    )
 
 
 def default_method(expectation: Bound) -> type[Auto] | type[Economical]:
@@ -482,12 +496,23 @@ def _method_for(expectation: Bound, method: Method | None) -> Method:
     """The method that was asked for, or the default one for such a program."""
     if method is None:
         return default_method(expectation)()
-    if not isinstance(method, Method):
-        hint = ""
-        if isinstance(method, Estimator):
-            hint = f" Did you mean TABI({type(method).__name__}(...))?"
-        raise TypeError(f"expected a method such as TABI(AnIS()), got {method!r}.{hint}")
+    if isinstance(method, type) or not isinstance(method, Method):
+        raise TypeError(f"method must be one such as ep.Auto(); it is {method!r}.{_hint(method)}")
     return method
+
+
+def _hint(method: Any) -> str:
+    """What may have been meant by something that is no method."""
+    name = method if isinstance(method, str) else getattr(method, "__name__", type(method).__name__)
+    if isinstance(method, type) and hasattr(method, "run"):
+        return f" It is a class: call it, as in ep.{name}()."
+    if isinstance(method, Estimator) or hasattr(method, "estimate"):
+        return f" An estimator of a normalising constant becomes a method by ep.TABI(ep.{name}(…))."
+    if str(name).lower() in ("nuts", "hmc", "mcmc"):
+        return " Averages of NUTS draws are ep.PosteriorMCMC()."
+    if isinstance(method, str):
+        return " Methods are objects: leave it out for the default one."
+    return " Leave it out for the default one."
 
 
 class _Maker:

@@ -43,7 +43,10 @@ def check_resolution(output: OutputEstimate, density: Density) -> list[Finding]:
             continue
         shares = Unresolved(0.0, 0.0)
         if output.parts.matters(field):
-            shares = unresolved_shares(density, evidence)
+            own = output.parts.normaliser
+            shares = unresolved_shares(
+                density, evidence, own if isinstance(own, Evidence) else evidence
+            )
         if sum(shares) <= MAX_UNRESOLVED:
             continue
         allowed = f"at most {percent(MAX_UNRESOLVED)} allowed"
@@ -58,7 +61,7 @@ def check_resolution(output: OutputEstimate, density: Density) -> list[Finding]:
     return findings
 
 
-def unresolved_shares(density: Density, evidence: Evidence) -> Unresolved:
+def unresolved_shares(density: Density, evidence: Evidence, normaliser: Evidence) -> Unresolved:
     """Shares of a part's mass where values nearly overflow or do not tell their coordinates."""
     log_weights = np.asarray(evidence.log_weights, float)
     weights = np.exp(log_weights - log_weights.max())
@@ -69,7 +72,11 @@ def unresolved_shares(density: Density, evidence: Evidence) -> Unresolved:
     largest, finest = math.log(numbers.max), -math.log(numbers.eps)
     # Densities have squares of large values, and 0 is approached far more closely.
     has_ended = np.asarray(((own > 0.4 * largest) | (own < -0.8 * largest)).any(axis=1))
-    has_ended |= (np.abs(positions[:, ~is_transformed]) > math.exp(0.4 * largest)).any(axis=1)
+    values = np.abs(positions[:, ~is_transformed])
+    if (values > math.exp(0.4 * largest)).any():
+        # A program whose numbers are that large everywhere is at home there.
+        scales = np.maximum(_medians(normaliser)[~is_transformed], 1.0)
+        has_ended |= (values / scales > math.exp(0.4 * largest)).any(axis=1)
     is_outer = (np.abs(own) > 0.4 * finest).any(axis=1) & ~has_ended
     is_coarse = np.zeros_like(is_outer)
     if np.average(is_outer, weights=weights) > MAX_UNRESOLVED:
@@ -77,6 +84,17 @@ def unresolved_shares(density: Density, evidence: Evidence) -> Unresolved:
     return Unresolved(
         *(float(np.average(flags, weights=weights)) for flags in (has_ended, is_coarse))
     )
+
+
+def _medians(evidence: Evidence) -> np.ndarray:
+    """How large the coordinates are in the middle of a part's mass."""
+    log_weights = np.asarray(evidence.log_weights, float)
+    weights = np.exp(log_weights - log_weights.max())
+    sizes = np.abs(np.asarray(evidence.positions))
+    orders = np.argsort(sizes, axis=0)
+    shares = np.cumsum(weights[orders], axis=0) / weights.sum()
+    rows = np.argmax(shares >= 0.5, axis=0)
+    return np.take_along_axis(sizes, np.take_along_axis(orders, rows[None], axis=0), axis=0)[0]
 
 
 def _is_coarse(density: Density, positions: np.ndarray) -> np.ndarray:

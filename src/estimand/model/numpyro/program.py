@@ -12,7 +12,7 @@ import dataclasses
 import functools
 import inspect
 from collections.abc import Callable, Hashable, Iterator
-from typing import Any, NamedTuple, overload
+from typing import Any, NamedTuple, NoReturn, overload
 
 import jax
 import jax.numpy as jnp
@@ -33,6 +33,7 @@ from estimand.model.layout import (
 )
 from estimand.model.numpyro.constants import Held
 from estimand.model.numpyro.enumeration import summed_out
+from estimand.model.numpyro.failures import explained
 from estimand.model.numpyro.model import NumpyroModel, identity_of, source_text
 from estimand.model.numpyro.sharing import is_same_with_arguments, shared_key
 from estimand.model.numpyro.sites import (
@@ -432,10 +433,20 @@ def bind(
         from estimand.model.numpyro.branching import bind_branching
 
         return bind_branching(program, args, kwargs, needs_output)
-    except TypeError:
+    except TypeError as error:
         with contextlib.suppress(Exception), in_precision("single"):
             return _bind(program, args, kwargs, needs_output)
-        raise
+        _reraise(program, error)
+    except Exception as error:  # noqa: BLE001 - raised again, with the line it comes from
+        _reraise(program, error)
+
+
+def _reraise(program: ExpectationProgram, error: Exception) -> NoReturn:
+    """Raises the error with the program's line; as it is, if that is not known."""
+    known = explained(program.name, error)
+    if known is error:
+        raise error
+    raise known from error
 
 
 def _bind(
