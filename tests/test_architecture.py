@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import ast
 import functools
+import re
 import subprocess
 import sys
+import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
@@ -35,7 +37,7 @@ PACKAGES = (
     "cli",
     "__init__",
 )
-# SciPy comes with JAX; it is imported where it is used, not with the package.
+# SciPy is imported where it is used, not with the package.
 CORE = {"jax", "numpyro", "numpy", "estimand", "scipy", "threadpoolctl"}
 # Optional libraries, and the packages that may import them: inside functions, except for the
 # command line.
@@ -175,6 +177,26 @@ def test_core_imports_are_few(package: str) -> None:
             assert package == "cli" or not item.is_at_top, str(item)
         else:
             assert top in CORE or top in sys.stdlib_module_names, str(item)
+
+
+# The names by which distributions are installed, where they differ from the module's.
+DISTRIBUTIONS = {"arviz_stats": "arviz-stats", "arviz_base": "arviz-base", "pytensor": "pymc"}
+
+
+def test_every_import_is_declared() -> None:
+    """What the core imports is a dependency, and all else is in an extra."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+
+    def names(requirements: list[str]) -> set[str]:
+        return {re.split(r"[\[<>=;]", item)[0] for item in requirements}
+
+    core = names(project["dependencies"])
+    extras = {name for items in project["optional-dependencies"].values() for name in names(items)}
+    imported = {item.module.split(".")[0] for package in PACKAGES for item in imports_of(package)}
+    for module in imported - set(sys.stdlib_module_names) - {"estimand"}:
+        name = DISTRIBUTIONS.get(module, module)
+        assert name in (core if module not in EXTRAS else extras | core), module
+    assert names(project["dependencies"]) == {*CORE, "click"} - {"estimand"}
 
 
 @pytest.mark.parametrize("package", PACKAGES)

@@ -88,7 +88,7 @@ def to_dataframe(rows: list[dict[str, Any]]) -> DataFrame:
     try:
         import pandas as pd
     except ImportError as error:
-        raise ImportError("to_dataframe needs pandas: pip install pandas") from error
+        raise ImportError("to_dataframe needs pandas: pip install 'estimand[tables]'") from error
     return pd.DataFrame(rows)
 
 
