@@ -247,6 +247,12 @@ def test_demo_prints_both_methods_and_the_truth() -> None:
     )
     for words in ("default", "TABI + AnIS", "NUTS", "truth", "no_mass_found", "2.2964e-06"):
         assert words in result.stdout
+    assert "which its error says" in result.stdout
+    rows = re.findall(r"([\d.e+-]+) ± .*?\(([\d.e+-]+), +([\d.e+-]+)\)", result.stdout)
+    assert len(rows) == 5
+    for value, low, high in rows:
+        truth = 2.5 if float(value) > 1 else 2.2964e-06
+        assert float(low) < truth < float(high)
     report = Path(result.stdout.strip().splitlines()[-1].split(": ", 1)[1])
     assert report.is_relative_to(ROOT / "build")
     assert "<svg" in report.read_text()

@@ -116,3 +116,8 @@ __all__ = [
     "load_many",
     "log_evidence",
 ]
+
+
+def __dir__() -> list[str]:
+    """The public names, and the plots: what a prompt completes."""
+    return sorted([*__all__, "__version__", "plots"])

@@ -254,7 +254,7 @@ class Estimate(Record):
         require_count("refine", "max_runs", max_runs)
         with (
             in_precision(self.precision),
-            bar(progress_bar) as listener,
+            bar(progress_bar, f"E[{self.program}]") as listener,
             Interruption() as interruption,
         ):
             question = records.question_of(self, self.question, expectation, method)
@@ -414,7 +414,7 @@ def estimate_expectation(
             `status` must then be looked at.
         precision: ``"double"`` computes in 64 bits, whatever JAX's ``jax_enable_x64`` says, and
             leaves that as it is. ``"single"`` computes in 32 bits, and the notes say so.
-        progress_bar: a bar on standard error with the stage and the estimate so far; by default
+        progress_bar: a line on standard error with the stage and the estimate so far; by default
             where that is a terminal and rich is installed.
         checkpoint: a file in which the work is kept as it is done. A run that was cut off goes on
             from it when it is called again with the same arguments, to the same result. In the
@@ -445,7 +445,7 @@ def estimate_expectation(
     require_precision("estimate_expectation", precision)
     with (
         in_precision(precision),
-        bar(progress_bar) as listener,
+        bar(progress_bar, f"E[{expectation.name}]") as listener,
         Interruption() as interruption,
     ):
         warn_of_wrong_code()

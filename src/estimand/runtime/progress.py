@@ -62,8 +62,8 @@ class Teller:
 
 
 @contextlib.contextmanager
-def bar(is_wanted: bool | None) -> Iterator[Listener]:
-    """A listener that shows a bar on standard error with the stage and the estimate so far.
+def bar(is_wanted: bool | None, name: str = "") -> Iterator[Listener]:
+    """A listener that shows a line on standard error: what is estimated, the stage, the estimate.
 
     None shows it where standard error is a terminal and rich is installed.
     """
@@ -74,27 +74,28 @@ def bar(is_wanted: bool | None) -> Iterator[Listener]:
         return
     try:
         from rich.console import Console
-        from rich.progress import BarColumn, TextColumn, TimeElapsedColumn
         from rich.progress import Progress as Display
+        from rich.progress import SpinnerColumn, TextColumn, TimeElapsedColumn
     except ImportError as error:
         raise ImportError(
             "progress_bar=True needs rich: pip install 'estimand[rich]', or leave it out."
         ) from error
     columns = (
-        BarColumn(bar_width=24),
+        SpinnerColumn(),
+        TextColumn("{task.fields[name]}"),
         TimeElapsedColumn(),
         TextColumn("{task.description}"),
+        TextColumn("{task.fields[spent]}"),
         TextColumn("[bold]{task.fields[estimate]}"),
     )
     with Display(*columns, console=Console(stderr=True), transient=True) as display:
-        task = display.add_task("starting", total=None, estimate="")
+        task = display.add_task("starting", total=None, name=name, spent="", estimate="")
 
         def show(progress: Progress) -> None:
             display.update(
                 task,
                 description=progress.stage,
-                completed=progress.spent,
-                total=progress.budget or None,
+                spent=f"{progress.spent:,} evaluations" if progress.spent else "",
                 estimate=progress.estimate,
             )
 
