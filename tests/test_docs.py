@@ -358,6 +358,7 @@ def test_the_site_builds_and_asks_for_nothing_outside(
 ) -> None:
     """Strictly: a broken link or anchor, or a name that is not there, is an error."""
     monkeypatch.setenv("NO_MKDOCS_2_WARNING", "1")
+    monkeypatch.setenv("ESTIMAND_GALLERY", "off")  # tests/test_gallery.py runs them
     # Without --quiet, which hides warnings from strict mode, too.
     subprocess.run(
         [sys.executable, "-m", "mkdocs", "build", "--strict", "--site-dir", tmp_path],
