@@ -25,6 +25,7 @@ from click.testing import CliRunner
 
 import estimand as ep
 from estimand import cli, plots
+from estimand.view.glossary import WORDS
 
 ROOT = Path(__file__).parents[1]
 PAGES = sorted(
@@ -151,6 +152,20 @@ def test_the_reference_has_every_public_name() -> None:
     pages = "\n".join(path.read_text() for path in (ROOT / "docs" / "reference").glob("*.md"))
     shown = re.findall(r"^::: estimand\.([\w.]+)$", pages, re.MULTILINE)
     assert sorted(shown) == sorted([*PUBLIC, "SKIP"])
+
+
+def test_the_glossary_has_the_words_of_reports() -> None:
+    page = (ROOT / "docs" / "glossary.md").read_text()
+    found = re.findall(r"^## (.+)\n\n(.+)$", page, re.MULTILINE)
+    assert dict(found) == WORDS
+
+
+def test_every_status_is_in_troubleshooting() -> None:
+    page = (ROOT / "docs" / "troubleshooting.md").read_text()
+    statuses = page.split("## By status")[1].split("## By message")[0]
+    assert re.findall(r"^### (\w+)$", statuses, re.MULTILINE) == [
+        status.name for status in ep.Status if not status
+    ]
 
 
 # --- code and commands in pages ---
