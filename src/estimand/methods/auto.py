@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import logging
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, Protocol
 
 import jax
@@ -13,6 +13,7 @@ import jax
 from estimand.density import Density, has_varying_scales
 from estimand.estimators import SMC, Estimator, ImportanceSampling
 from estimand.methods.adaptive import (
+    MIN_LAPLACE_DIMENSION,
     AdaptiveIS,
     Ascents,
     Limits,
@@ -37,6 +38,7 @@ from estimand.trust import (
     Status,
     check_goal,
     check_magnitude,
+    thresholds,
 )
 
 _log = logging.getLogger("estimand")
@@ -56,17 +58,20 @@ POINT = ImportanceSampling(num_samples=1000)
 ROUTE_COST = 1_000_000
 # Shares of the budget for the mixture, and for a second one in other coordinates.
 FIRST_SHARE, SECOND_SHARE = 0.8, 0.2
-# Numbers that an evaluation computes, at the least, for a small mixture to come first: some 20 µs.
-MIN_EXPENSIVE = 2e4
-# And for ascents to come before it: some 100 µs.
+# Numbers that an evaluation computes, at the least, for a mixture by ascents in any dimension: some
+# 100 µs. From `MIN_LAPLACE_DIMENSION` on they need fewer evaluations than scouts in any case.
 MIN_VERY_EXPENSIVE = 1e5
-# What a small mixture may spend for up to three parts. With so much, 1,493 answers to adversarial
-# programs were `ok`, and none was wrong (`benchmarks.adversarial`).
+# And for a mixture of medium size where few points do not rule out a missed mode: some 20 µs.
+MIN_EXPENSIVE = 2e4
+# Size of their explorations and rounds: a small mixture's, and that which a budget of 200,000 pays
+# for.
+SMALL_EFFORT, MEDIUM_EFFORT = 1 / 16, 0.2
+# What they may spend for up to three parts, and at most of the whole budget and of the time. Effort
+# and budget grow where less than the usual error is requested, up to an effort that is worth it.
 SMALL_BUDGET = 200_000
-# And one that explores by ascents, which cost little of it.
-ASCENT_BUDGET = 120_000
-# And at most so much of the whole budget, and of the time.
-SMALL_SHARE = 0.25
+SMALL_SHARE = 0.5
+USUAL_ERROR = 0.01
+LARGE_EFFORT = 0.5
 MIN_SCALE = 0.1
 MIN_ISLAND_CHAINS = 10
 # Every output is explored on its own: ten take ten seconds, and more than this an hour.
@@ -347,39 +352,69 @@ class _Point:
 
 
 @dataclasses.dataclass(frozen=True)
-class _SmallMixture:
-    """A mixture at a fraction of its usual cost, where evaluations are expensive.
+class _Small:
+    """A mixture at a fraction of its usual cost.
 
     It has the same checks, and counts only if every output passes them.
     """
 
     name: str
-    least_numbers: float
-    budget: int
+    suits: Callable[[Density], bool]
+    effort: float
     scout: Ascents | None = None
 
     def applies(self, journey: Journey) -> bool:
-        density = journey.density
-        if journey.outputs or density.layout.improper_sites or not density.layout.is_relaxable:
+        layout = journey.density.layout
+        if journey.outputs or layout.improper_sites or not layout.is_relaxable:
             return False
-        is_expensive = density.work.num_numbers >= self.least_numbers
-        if not is_expensive or self._share(journey) > SMALL_SHARE:
-            return False
-        return self.scout is None or can_ascend(density)
+        is_small = self._effort(journey) < LARGE_EFFORT and self._share(journey) <= SMALL_SHARE
+        return is_small and self.suits(journey.density)
 
     def follow(self, journey: Journey) -> Journey:
-        standardise = _prefers_standardised(journey.density)
-        seconds = SMALL_SHARE * journey.seconds_left
-        share = self._share(journey)
-        run = _by_mixture(journey, self.name, share, standardise, seconds, self.scout)
-        if all(output.status for output in run.outputs):
+        run = _by_mixture(
+            journey,
+            self.name,
+            self._share(journey),
+            _prefers_standardised(journey.density),
+            SMALL_SHARE * journey.seconds_left,
+            self.scout,
+            self._effort(journey),
+        )
+        # What is not a number here is none elsewhere.
+        if all(output.status or output.status is Status.nan_density for output in run.outputs):
             return journey.starting_with(run, self.name)
+        finding = next(item for output in run.outputs for item in output.findings)
+        note = f"{self.name} did not pass all checks ({finding})"
         journey = journey.with_run(run._replace(notes=()))
-        return journey._replace(notes=(*journey.notes, f"{self.name} did not pass all checks"))
+        return journey._replace(notes=(*journey.notes, note))
+
+    def _effort(self, journey: Journey) -> float:
+        return self.effort * _strictness(journey)
 
     def _share(self, journey: Journey) -> float:
+        """What it may spend, of the budget."""
         num_parts = len(parts_of(journey.density))
-        return self.budget * max(1.0, num_parts / 3) / journey.settings.max_evaluations
+        budget = SMALL_BUDGET * max(1.0, num_parts / 3) * _strictness(journey)
+        return budget / journey.settings.max_evaluations
+
+
+def _strictness(journey: Journey) -> float:
+    """How many times smaller than usual the requested error is."""
+    return max(1.0, USUAL_ERROR / journey.settings.relative_error)
+
+
+def _suits_ascents(density: Density) -> bool:
+    is_very_expensive = density.work.num_numbers >= MIN_VERY_EXPENSIVE
+    has_many = density.dimension >= MIN_LAPLACE_DIMENSION and not has_varying_scales(density)
+    return (is_very_expensive or has_many) and can_ascend(density)
+
+
+def _has_few_dimensions(density: Density) -> bool:
+    return density.dimension < thresholds.MIN_EXPLORED_DIMENSION
+
+
+def _is_expensive(density: Density) -> bool:
+    return density.work.num_numbers >= MIN_EXPENSIVE
 
 
 class _Mixture:
@@ -494,9 +529,10 @@ class _Posterior:
 
 ROUTES: tuple[Route, ...] = (
     _Point(),
+    _Small("a mixture by ascents", _suits_ascents, SMALL_EFFORT, Ascents(num_points=1024)),
     _Posterior(),
-    _SmallMixture("a mixture by ascents", MIN_VERY_EXPENSIVE, ASCENT_BUDGET, Ascents()),
-    _SmallMixture("a small mixture", MIN_EXPENSIVE, SMALL_BUDGET),
+    _Small("a small mixture", _has_few_dimensions, SMALL_EFFORT),
+    _Small("a mixture of medium size", _is_expensive, MEDIUM_EFFORT),
     _Mixture(),
     _OtherMixture(),
     _Posterior(),
@@ -534,6 +570,7 @@ def _by_mixture(
     standardise: bool,
     seconds: float | None = None,
     scout: Ascents | None = None,
+    effort: float | None = None,
 ) -> Run:
     settings = journey.settings
     seconds = share * journey.seconds_left if seconds is None else seconds
@@ -543,6 +580,7 @@ def _by_mixture(
         max_evaluations=max(1, int(share * settings.max_evaluations)),
         max_seconds=max(seconds, 1e-3),
         standardise=standardise,
+        effort=effort,
         scout=scout,
         draws=settings.draws,
     )

@@ -140,7 +140,8 @@ def to_datatree(record: Record, rng: np.random.Generator) -> DataTree:
         chosen = resample(draws.log_weights, draws.log_weights.size, rng)
         equal = {name: values[chosen] for name, values in draws.sites.items()}
         groups[group] = _dataset(equal, {**attributes, "weights": "equal"}, axes)
-        weighted = {**draws.sites, "log_weight": np.log(draws.weights)}
+        log_shares = draws.log_weights - np.logaddexp.reduce(draws.log_weights)
+        weighted = {**draws.sites, "log_weight": log_shares}
         attributes["weights"] = "log_weight"
         groups[f"weighted_{group}"] = _dataset(weighted, attributes, axes)
         if group == "posterior":

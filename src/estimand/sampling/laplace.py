@@ -12,12 +12,12 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
-from scipy.linalg import cho_solve
 
 from estimand.density import Density, PathPoint
 from estimand.runtime import compiled_per_model
 
 MAX_STEPS = 40
+MIN_DAMPING = 1e-4
 # Newton's decrement below which a mode counts as found: a fraction of a standard deviation.
 TOLERANCE = 1e-3
 
@@ -49,7 +49,9 @@ class _Curvature(NamedTuple):
 def find_mode(density: Density, start: np.ndarray, target: float = 1.0) -> Mode:
     """Damped Newton steps uphill from a position; second derivatives are needed.
 
-    The steps are NumPy's, so that only the derivatives are compiled, once for all parts.
+    Directions in which the density is convex are climbed as if it were concave there, so that
+    saddles and flat places are left (Dauphin and others 2014). The steps are NumPy's, so that only
+    the derivatives are compiled, once for all parts.
 
     Args:
         density: what is climbed.
@@ -57,25 +59,49 @@ def find_mode(density: Density, start: np.ndarray, target: float = 1.0) -> Mode:
         target: the power of f, or the place on its ladder, as `PathPoint` has it.
     """
     position, here = start, _curvature_at(density, start, target)
-    damping, decrement, num_steps = 0.01, math.inf, 0
-    while decrement > TOLERANCE and num_steps < MAX_STEPS:
+    axes = _Axes.of(here)
+    damping, decrement, num_steps = MIN_DAMPING, math.inf, 0
+    while decrement > TOLERANCE and num_steps < MAX_STEPS and math.isfinite(here.value):
         num_steps += 1
-        direction = _direction(here, damping)
-        if direction is None:
-            damping, decrement = 10 * damping + 1e-3, math.inf
-            continue
+        direction = axes.direction(here.gradient, damping)
         candidate = position + direction
         there = _curvature_at(density, candidate, target)
-        reached = math.sqrt(abs(float(direction @ here.gradient)))
-        is_better = bool(there.value > here.value)
+        rise = float(direction @ here.gradient)
+        gain = float(there.value - here.value)
         # At the top nothing is better any more, by rounding.
-        is_flat = bool(np.isfinite(there.value)) and reached <= TOLERANCE and damping < 0.1
-        decrement = reached if is_better or is_flat else math.inf
-        damping = 0.1 * damping if is_better else 10 * damping + 1e-3
-        if is_better:
-            position, here = candidate, there
-    is_found = decrement <= TOLERANCE and _cholesky(here.precision) is not None
+        is_flat = math.isfinite(gain) and math.sqrt(abs(rise)) <= TOLERANCE
+        if axes.is_concave and damping < 0.1 and (gain > 0 or is_flat):
+            decrement = math.sqrt(abs(rise))
+        if gain > 0:
+            damping = max(0.1 * damping, MIN_DAMPING) if gain > 0.25 * rise else damping
+            position, here, axes = candidate, there, _Axes.of(there)
+        else:
+            damping = max(10 * damping, 0.01)
+    is_found = decrement <= TOLERANCE and axes.is_concave
     return Mode(position, here.precision, float(here.value), is_found, num_steps)
+
+
+class _Axes(NamedTuple):
+    """The principal axes of a curvature, in coordinates scaled by its diagonal."""
+
+    scales: np.ndarray
+    values: np.ndarray
+    vectors: np.ndarray
+    is_concave: bool
+
+    @classmethod
+    def of(cls, here: _Curvature) -> _Axes:
+        """Second derivatives that are not numbers, as far out some may be, count as 1 and 0."""
+        is_known = np.isfinite(here.precision)
+        precision = np.where(is_known, here.precision, np.eye(len(is_known)))
+        scales = 1 / np.sqrt(np.maximum(np.abs(np.diag(precision)), 1e-12))
+        values, vectors = np.linalg.eigh(precision * scales[:, None] * scales)
+        return cls(scales, values, vectors, bool(is_known.all() and values[0] > 1e-12 * values[-1]))
+
+    def direction(self, gradient: np.ndarray, damping: float) -> np.ndarray:
+        """The damped Newton step."""
+        climbed = self.vectors.T @ (self.scales * gradient)
+        return self.scales * (self.vectors @ (climbed / (np.abs(self.values) + damping)))
 
 
 def has_curvature(density: Density) -> bool:
@@ -87,26 +113,6 @@ def has_curvature(density: Density) -> bool:
     except Exception:  # noqa: BLE001 - JAX raises all kinds
         return False
     return True
-
-
-def _direction(here: _Curvature, damping: float) -> np.ndarray | None:
-    """The damped Newton step, if there is one."""
-    scale = np.maximum(np.abs(np.diag(here.precision)), 1e-12)
-    factor = _cholesky(here.precision + np.diag(damping * scale))
-    if factor is None:
-        return None
-    direction = cho_solve((factor, True), here.gradient, check_finite=False)
-    return direction if np.isfinite(direction).all() else None
-
-
-def _cholesky(matrix: np.ndarray) -> np.ndarray | None:
-    """The Cholesky factor; None unless the matrix is finite and positive definite."""
-    if not np.isfinite(matrix).all():
-        return None
-    try:
-        return np.linalg.cholesky(matrix)
-    except np.linalg.LinAlgError:
-        return None
 
 
 def _curvature_at(density: Density, position: np.ndarray, target: float) -> _Curvature:

@@ -14,6 +14,7 @@ from estimand.density import Density
 from estimand.methods import auto
 from estimand.methods.adaptive.ascents import climb_modes, lonely_share
 from estimand.sampling import Mode, find_mode
+from problems.known import known
 from tests.stats import assert_coverage, assert_estimate
 
 METHOD = ep.AdaptiveIS(max_evaluations=120_000, scout=ep.Ascents())
@@ -125,3 +126,10 @@ def test_the_default_method_takes_them_where_evaluations_are_expensive() -> None
     result = ep.estimate_expectation(bound)
     assert {output.route for output in result.outputs} == {"a mixture by ascents"}
     assert result.num_evaluations < 120_000
+
+
+def test_more_dimensions_than_there_are_quasi_random_points_for() -> None:
+    problem = known("gaussian_50")
+    method = ep.AdaptiveIS(scout=ep.Ascents())
+    result = ep.estimate_expectation(problem.expectation, method)
+    assert_estimate(result.value, result.standard_error, problem.values[0], degrees=15)

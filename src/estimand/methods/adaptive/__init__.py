@@ -9,7 +9,7 @@ from estimand.methods.adaptive.draws import Part
 from estimand.methods.adaptive.from_posterior import climb_again
 from estimand.methods.adaptive.ladders import by_ladders
 from estimand.methods.adaptive.method import AdaptiveIS, parts_of, require_budget, require_goal
-from estimand.methods.adaptive.plan import PROBE, Ladder, Limits
+from estimand.methods.adaptive.plan import MIN_LAPLACE_DIMENSION, PROBE, Ladder, Limits
 from estimand.methods.adaptive.posterior import (
     Posterior,
     averages,
@@ -18,6 +18,7 @@ from estimand.methods.adaptive.posterior import (
 )
 
 __all__ = [
+    "MIN_LAPLACE_DIMENSION",
     "PROBE",
     "AdaptiveIS",
     "Ascents",

@@ -19,7 +19,7 @@ import numpy as np
 from estimand.density import Density
 from estimand.methods.adaptive.draws import GAMMA2, Evaluated, Part
 from estimand.methods.adaptive.plan import Plan, Scouting, State, evaluate_all, report
-from estimand.methods.adaptive.proposal import Exploration
+from estimand.methods.adaptive.proposal import Exploration, uniforms_for
 from estimand.model import ProgramError
 from estimand.runtime import Runtime, Task, run_task
 from estimand.sampling import (
@@ -218,8 +218,7 @@ def _drawn(
     plan: Plan, state: State, runtime: Runtime, around: Mixture, seed: tuple[int, ...]
 ) -> tuple[State, _Cloud]:
     assert isinstance(plan.scout, Ascents)
-    shape = plan.scout.num_points, plan.density.dimension + 2
-    points = around.draw(mixtures.sobol_uniforms(np.random.default_rng(seed), *shape))
+    points = around.draw(uniforms_for(seed, plan.scout.num_points, plan.density.dimension))
     state, evaluated = evaluate_all(plan, state, runtime, [points])
     return state, _Cloud(evaluated[0], mixtures.log_density(around, points))
 

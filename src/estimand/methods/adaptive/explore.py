@@ -141,15 +141,16 @@ def _scout_task(plan: Plan, state: State, part: Part, wider: int) -> Task:
     density = part.of(plan.softened)
     round_number = len(state.explored.get(part, ()))
     key = plan.key("scout", *part.label, state.attempt, round_number, wider)
-    return Task(run_scout, (plan.scout, key, density, wider), kinds=(Evidence, Trace))
+    pieces = wider * plan.num_pieces
+    return Task(run_scout, (plan.scout, key, density, pieces), kinds=(Evidence, Trace))
 
 
 # --- tasks ---
 
 
-def run_scout(scout: SMC, rng_key: jax.Array, density: Density, wider: int) -> Evidence:
+def run_scout(scout: SMC, rng_key: jax.Array, density: Density, num_pieces: int) -> Evidence:
     """Islands from the prior to one density, with so many times more particles."""
-    return scout.estimate_on_host(rng_key, density, num_pieces=wider)
+    return scout.estimate_on_host(rng_key, density, num_pieces=num_pieces)
 
 
 def draw_prior(density: Density, seed: tuple[int, ...], count: int) -> list[np.ndarray]:

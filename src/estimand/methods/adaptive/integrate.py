@@ -18,6 +18,7 @@ from estimand.methods.adaptive.plan import (
     seconds_since,
 )
 from estimand.methods.adaptive.proposal import MAX_SOBOL_DIMENSION
+from estimand.methods.adaptive.refine import fit_again
 from estimand.runtime import Runtime
 from estimand.trust import OutputEstimate, thresholds
 
@@ -30,10 +31,31 @@ MIN_CONTROLLED = 20
 HOPELESS = 8.0
 # The share of the first round, one in so many, after which that is asked for the first time.
 FEW = 8
+# How often the proposal is fitted again to its own draws, after so many of them or more by the
+# first-round's measure, if it takes so many times more and less than this share is effective.
+MAX_TURNS = 4
+TURN_ROUNDS = 2
+TURN_LACK = 2.5
+TURN_SHARE = 0.3
 
 
 def integrate(plan: Plan, state: State, runtime: Runtime, offer: Callable[[State], None]) -> State:
-    """The state with draws of the proposal, each round of replicates twice the last."""
+    """The state with draws of a proposal, fitted again to its own draws where that pays."""
+    for turn in range(MAX_TURNS):
+        state, is_worth_a_fit = _integrated(plan, state, runtime, offer, turn)
+        if not is_worth_a_fit:
+            break
+        state = fit_again(plan, state, runtime, turn)
+    return state
+
+
+def _integrated(
+    plan: Plan, state: State, runtime: Runtime, offer: Callable[[State], None], turn: int
+) -> tuple[State, bool]:
+    """The state with draws of its proposal, each round of replicates twice the last.
+
+    And whether they stopped because a new fit promises to need far fewer.
+    """
     assert state.proposal is not None
     replicates = range(plan.sizes.num_replicates)
     explored = state.exploration.evaluations
@@ -46,20 +68,23 @@ def integrate(plan: Plan, state: State, runtime: Runtime, offer: Callable[[State
     # Points that are not quasi-random may come in pieces: a few show whether the mixture fits.
     is_random = plan.density.dimension > MAX_SOBOL_DIMENSION
     few = count // FEW if is_random else count
-    state, draws = draw_all(plan, state, runtime, proposal, few, "round 0", replicates)
+    state, draws = draw_all(plan, state, runtime, proposal, few, f"turn {turn}", replicates)
     state = state._replace(draws=draws)
     offer(state)
     lack = _lack(plan, state, runtime, draws)
     if few < count and not _is_hopeless(plan, state, lack, reserve):
         state, more = draw_all(
-            plan, state, runtime, proposal, count - few, "rest of round 0", replicates
+            plan, state, runtime, proposal, count - few, f"turn {turn}, rest", replicates
         )
         draws = Draws.join([draws, more])
         state = state._replace(draws=draws)
         offer(state)
         lack = _lack(plan, state, runtime, draws)
-    number = 0
+    number, enough = 0, TURN_ROUNDS * 4**turn * len(replicates) * count
     while lack.factor > 1 and not _is_hopeless(plan, state, lack, reserve):
+        is_poor = lack.factor > TURN_LACK and lack.share < TURN_SHARE
+        if is_poor and draws.size >= enough and turn + 1 < MAX_TURNS:
+            return state, True
         cost = len(replicates) * count
         seconds = (seconds_since(plan, runtime) - began) * cost / draws.size
         state = state._replace(is_full=not draws.has_room(cost))
@@ -67,23 +92,25 @@ def integrate(plan: Plan, state: State, runtime: Runtime, offer: Callable[[State
         if state.is_full or not can_afford(plan, state, runtime, effort):
             break
         number += 1
-        name = f"round {number}"
+        name = f"turn {turn}, round {number}"
         state, more = draw_all(plan, state, runtime, proposal, count, name, replicates)
         draws, count = Draws.join([draws, more]), 2 * count
         state = state._replace(draws=draws)
         offer(state)
         lack = _lack(plan, state, runtime, draws)
-    return state
+    return state, False
 
 
 class Lack(NamedTuple):
     """How many times more draws are needed for enough effective ones, and for the goal, too.
 
-    At most 1 where there are enough. `outputs` are what these draws say of them.
+    At most 1 where there are enough. `share` is that of effective draws, for the part with the
+    fewest, and `outputs` are what these draws say of them.
     """
 
     missing: float
     factor: float
+    share: float
     outputs: tuple[OutputEstimate, ...] = ()
 
 
@@ -108,14 +135,17 @@ def _lack(plan: Plan, state: State, runtime: Runtime, draws: Draws) -> Lack:
 def lack_of(plan: Plan, state: State, draws: Draws) -> Lack:
     """What draws of the state's proposal lack."""
     needed = [
-        part for part in state.groups if part.sign != MAGNITUDE or is_material(plan, draws, part)
+        part
+        for part in dict.fromkeys((*state.groups, *plan.looks))
+        if part.sign != MAGNITUDE or is_material(plan, draws, part)
     ]
     sizes = [draws.ess(part) for part in needed]
     missing = thresholds.ENOUGH_ESS / max(min(sizes), 1e-3)
+    share = min(sizes) / draws.size
     goal, means = plan.limits.goal, Means.of(draws)
     if len(plan.parts) == 1:
         variance = part_variance(means, plan.parts[0])
-        return Lack(missing, max(missing, variance / goal.relative**2))
+        return Lack(missing, max(missing, variance / goal.relative**2), share)
     outputs = tuple(output_estimate(means, output) for output in range(plan.density.num_outputs))
     errors = [output.standard_error / goal.allowed(output) for output in outputs]
-    return Lack(missing, max(missing, *(error**2 for error in errors)), outputs)
+    return Lack(missing, max(missing, *(error**2 for error in errors)), share, outputs)

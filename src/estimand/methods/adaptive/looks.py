@@ -32,6 +32,8 @@ from estimand.trust import (
 # A look is not explored if at least this share of some exploration's points is effective for it:
 # 400 of the 10,000 points of five scouts. Not measured.
 MIN_SEEN_SHARE = 0.04
+# With fewer effective points than this the fit of a part may leave a term out. Not measured.
+FEW_POINTS = 400.0
 # Points of an exploration that this is judged by.
 MAX_POINTS = 2000
 # If E|f − μ| is at least this share of E|f|, a piece of γ|f − μ| has at least this share of its
@@ -50,21 +52,28 @@ def looks_of(density: Density) -> tuple[Part, ...]:
 
 
 def unseen_looks(plan: Plan, state: State, runtime: Runtime) -> tuple[State, tuple[Part, ...]]:
-    """The terms of which no exploration so far has enough."""
+    """The terms of which no exploration so far has enough.
+
+    A term that has enough to be fitted to, but few points, is found by these, so that it has
+    components of its own.
+    """
     if not plan.looks:
         return state, ()
     known = list(state.found.items())
     thinned = [_thinned(exploration) for _, exploration in known]
     state, evaluated = evaluate_all(plan, state, runtime, [item.points for item in thinned])
-
-    def is_seen(look: Part) -> bool:
-        shares = (
-            _seen_share(look, part, exploration, points)
+    unseen, found = [], dict(state.found)
+    for look in plan.looks:
+        seen = [
+            _seen(look, part, exploration, points)
             for (part, _), exploration, points in zip(known, thinned, evaluated, strict=True)
-        )
-        return any(share >= MIN_SEEN_SHARE for share in shares)
-
-    return state, tuple(look for look in plan.looks if not is_seen(look))
+        ]
+        sizes = np.array([effective_sample_size(item.log_weights) for item in seen])
+        if (sizes < MIN_SEEN_SHARE * np.array([len(item.points) for item in seen])).all():
+            unseen.append(look)
+        elif sizes.max() < FEW_POINTS:
+            found[look] = seen[int(sizes.argmax())]
+    return state._replace(found=found), tuple(unseen)
 
 
 def _thinned(exploration: Exploration) -> Exploration:
@@ -72,13 +81,12 @@ def _thinned(exploration: Exploration) -> Exploration:
     return Exploration(*(column[::step] for column in exploration))
 
 
-def _seen_share(look: Part, part: Part, exploration: Exploration, points: Evaluated) -> float:
-    """The share of a part's points that is effective for a look."""
+def _seen(look: Part, part: Part, exploration: Exploration, points: Evaluated) -> Exploration:
+    """A part's points with the weights of a look."""
     columns = points.signs, points.log_sizes
     with np.errstate(invalid="ignore"):
         log_weights = exploration.log_weights + look.log_sizes(*columns) - part.log_sizes(*columns)
-    log_weights = np.where(np.isnan(log_weights), -np.inf, log_weights)
-    return effective_sample_size(log_weights) / len(log_weights)
+    return exploration._replace(log_weights=np.where(np.isnan(log_weights), -np.inf, log_weights))
 
 
 def centred_looks(plan: Plan, draws: Draws) -> tuple[Part, ...]:

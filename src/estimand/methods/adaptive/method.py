@@ -53,13 +53,18 @@ PILOT = 8192
 FIRST_ROUND, LARGEST_ROUND = 2048, 8192
 # Prior draws that say how far comparisons spread.
 NUM_SCALE_DRAWS = 1000
+MIN_PILOT = 1024
 # Budget at which every stage has its full size, for up to three parts, and the least share of it.
 FULL_BUDGET = 1_000_000
 MIN_SCALE = 0.05
-# Up to this dimension scouts have 2,000 particles, above it 1,000.
+# Scouts of full size are so many pieces of this size, each 40 short chains; above this dimension
+# half as many.
+PIECE = SMC(num_particles=200, num_steps=5, num_islands=5)
+NUM_PIECES = 10
 MAX_WIDE_SCOUTS = 20
-# How often the stages from refining on are gone through: what the first validation finds is fitted.
-MAX_ATTEMPTS = 2
+# How often the stages from refining on are gone through: what a validation finds is fitted. Small
+# explorations find less at a time.
+MAX_ATTEMPTS, MAX_SMALL_ATTEMPTS = 2, 4
 FULL = "no more draws fit in memory: refine() adds independent runs"
 
 
@@ -84,6 +89,8 @@ class AdaptiveIS(Settings):
         standardise: explore and fit in coordinates in which location-scale priors are standard
             ones; False keeps the model's own, in which the edges of events are more often
             straight. By default False for events where no prior scale is unknown.
+        effort: size of explorations, pilots and rounds, as a share of the full one, which a large
+            budget has. By default as much as the budget allows.
         scout: what explores: `SMC`, whose islands are the independent scouts, by default five of
             2,000 particles, 1,000 above 20 dimensions; or `Ascents`.
         draws: draws that you have already, of chains or of a guide: a dict of arrays by site with
@@ -102,6 +109,7 @@ class AdaptiveIS(Settings):
     max_seconds: float = math.inf
     num_replicates: int = 16
     standardise: bool | None = None
+    effort: float | None = None
     scout: SMC | Ascents | None = None
     draws: Any = dataclasses.field(default=None, hash=False, compare=False)
 
@@ -110,6 +118,8 @@ class AdaptiveIS(Settings):
         require_count("AdaptiveIS", "num_replicates", self.num_replicates)
         if self.num_replicates < 4:
             raise ValueError("AdaptiveIS: num_replicates must be at least 4 to give an error.")
+        if self.effort is not None and not 0 < self.effort <= 1:
+            raise ValueError(f"AdaptiveIS: effort must be in (0, 1]; it is {self.effort}.")
         require_goal("AdaptiveIS", self)
         freeze_draws(self)
 
@@ -126,17 +136,15 @@ class AdaptiveIS(Settings):
                 f"AdaptiveIS: program {density.name!r} has nothing to draw; use Auto or TABI."
             )
         relaxed = density.relaxed()
-        self.scout_for(relaxed).check(relaxed)
+        self.explorer.check(relaxed)
         if self.draws is not None:
             check_draws("AdaptiveIS", density, self.draws)
         require_budget("AdaptiveIS", self.max_evaluations, self.least_evaluations(density))
 
-    def scout_for(self, density: Density) -> SMC | Ascents:
-        """The scout, or the default one for the program."""
-        if self.scout is not None:
-            return self.scout
-        size = 2000 if density.dimension <= MAX_WIDE_SCOUTS else 1000
-        return SMC(num_particles=size, num_steps=20, num_islands=5)
+    @property
+    def explorer(self) -> SMC | Ascents:
+        """The scout, or a piece of the default one."""
+        return PIECE if self.scout is None else self.scout
 
     def least_evaluations(self, density: Density) -> int:
         """What the smallest possible run costs: the probe, a pilot and a round of replicates."""
@@ -215,9 +223,12 @@ class AdaptiveIS(Settings):
     def _sized(
         self, rng_key: jax.Array, density: Density, parts: tuple[Part, ...], runtime: Runtime
     ) -> Plan:
-        scout = self.scout_for(density)
+        scout, num_pieces = self.explorer, 1
         sizes = self._sizes(density, len(parts), self.max_evaluations)
-        if isinstance(scout, SMC):
+        if self.scout is None:
+            most = NUM_PIECES if density.dimension <= MAX_WIDE_SCOUTS else NUM_PIECES // 2
+            num_pieces = max(1, round(most * self._scale(len(parts))))
+        elif isinstance(scout, SMC):
             chains = max(8, int(scout.num_particles * self._scale(len(parts))) // scout.num_steps)
             count = min(chains * scout.num_steps, scout.num_particles)
             scout = dataclasses.replace(scout, num_particles=count)
@@ -230,6 +241,8 @@ class AdaptiveIS(Settings):
             softened=density,
             parts=parts,
             scout=scout,
+            num_pieces=num_pieces,
+            is_small=self.effort is not None and self.effort < 1,
             sizes=sizes,
             limits=Limits(self.goal, self.max_evaluations, self.max_seconds),
             rng_key=rng_key,
@@ -246,13 +259,14 @@ class AdaptiveIS(Settings):
     def _scale(self, num_parts: int, budget: float | None = None) -> float:
         """A smaller budget shrinks every stage, down to sizes below which there is no error."""
         budget = self.max_evaluations if budget is None else budget
-        return min(1.0, max(MIN_SCALE, budget / (FULL_BUDGET * max(1.0, num_parts / 3))))
+        scale = min(1.0, max(MIN_SCALE, budget / (FULL_BUDGET * max(1.0, num_parts / 3))))
+        return scale if self.effort is None else min(scale, max(MIN_SCALE, self.effort))
 
     def _sizes(self, density: Density, num_parts: int, budget: float) -> Sizes:
         scale = self._scale(num_parts, budget)
         pilot = min(max(PILOT, 20 * mixtures.num_moments(density.dimension)), 5 * PILOT)
         return Sizes(
-            pilot=int(pilot * scale * max(1.0, num_parts / 3)),
+            pilot=int(max(MIN_PILOT, pilot * scale) * max(1.0, num_parts / 3)),
             round=min(FIRST_ROUND, int(LARGEST_ROUND * scale)),
             num_replicates=self.num_replicates,
         )
@@ -303,7 +317,8 @@ def _estimate(plan: Plan, runtime: Runtime) -> State:
         return state
     effort = Effort(state.cost.spent, seconds_since(plan, runtime))
     state, parts = state._replace(exploration=effort), tuple(state.explored)
-    for attempt in range(MAX_ATTEMPTS):
+    num_attempts = MAX_SMALL_ATTEMPTS if plan.is_small else MAX_ATTEMPTS
+    for attempt in range(num_attempts):
         begun = Effort(state.cost.spent, seconds_since(plan, runtime))
         state = refine(plan, state._replace(attempt=attempt), runtime)
         state = integrate(plan, state, runtime, offer)
@@ -311,13 +326,13 @@ def _estimate(plan: Plan, runtime: Runtime) -> State:
         effort = Effort(state.cost.spent - begun.evaluations, seconds)
         state = validate(plan, state, runtime, parts)
         again = Effort(
-            effort.evaluations + sum(state.part_costs[part] for part in state.missed),
+            effort.evaluations + sum(state.part_costs.get(part, 0) for part in state.missed),
             effort.seconds + state.exploration.seconds,
         )
-        is_last = attempt + 1 == MAX_ATTEMPTS
+        is_last = attempt + 1 == num_attempts
         if is_last or not state.missed or not can_afford(plan, state, runtime, again):
             break
-        parts = tuple(state.missed)
+        parts = tuple(part for part in state.missed if part in state.explored)
         joined = {part: Exploration.join(state.explored[part]).flattened() for part in parts}
         state = fit(plan, state._replace(found=state.found | joined), runtime, parts)
     return state
@@ -327,6 +342,8 @@ def _run(plan: Plan, state: State) -> Run:
     """What is known of all outputs in a state."""
     outputs = in_plain_coordinates(judge(plan, state), plan.density)
     notes = [FULL] if state.is_full else []
+    if state.net is not None:
+        notes.append(f"checked at {len(state.net.positions):,} more prior draws")
     if state.probe is not None and (share := state.probe.nan_mass(plan.density.num_outputs)) > 0:
         notes.append(
             f"the density or f is NaN or +inf in {100 * share:.2g} % of the prior: taken as 0 there"

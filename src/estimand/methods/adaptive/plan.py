@@ -76,6 +76,10 @@ class Plan(NamedTuple):
     """Chains that explorations start from; None if they start from the prior."""
     given: np.ndarray | None = None
     """Positions that a user has brought along, with axes (chains, draws)."""
+    num_pieces: int = 1
+    """How many times larger than the scout explorations are."""
+    is_small: bool = False
+    """Whether explorations and rounds are smaller than the budget allows."""
 
     @property
     def has_ladder(self) -> bool:
@@ -131,7 +135,8 @@ class State(NamedTuple):
 
     `missed` are the parts of which the last validation found more than the draws have, and
     `unseen` the share of each part's mass beyond the reach of the draws. `attempt` counts how often
-    the loop of stages was begun. `probe` are the first draws of the prior; `has_nan` says that not
+    the loop of stages was begun. `probe` are the first draws of the prior, and `net` are
+    those that it is checked at; `has_nan` says that not
     even these are numbers. `ends` are those of all ascents, and
     `guesses` what they say of each part.
     """
@@ -140,6 +145,7 @@ class State(NamedTuple):
     attempt: int = 0
     has_nan: bool = False
     probe: Draws | None = None
+    net: Evaluated | None = None
     is_full: bool = False
     prior: Mixture | None = None
     found: dict[Part, Exploration] = {}  # noqa: RUF012 - never changed in place

@@ -49,6 +49,14 @@ class Exploration(NamedTuple):
         return self._replace(log_weights=np.where(is_rich, 0.0, -np.inf))
 
 
+def uniforms_for(seed: tuple[int, ...], count: int, dimension: int) -> np.ndarray:
+    """What so many draws of a mixture are made of, quasi-random where there are such points."""
+    rng, shape = np.random.default_rng(seed), (count, dimension + 2)
+    if dimension <= MAX_SOBOL_DIMENSION:
+        return mixtures.sobol_uniforms(rng, *shape)
+    return rng.random(shape)
+
+
 class Proposal(NamedTuple):
     """The mixture that is drawn from: one group of components per part, and one for the prior."""
 
@@ -77,13 +85,7 @@ class Proposal(NamedTuple):
 
     def draw(self, seed: tuple[int, ...], count: int) -> np.ndarray:
         """Quasi-random points, plain random ones in many dimensions."""
-        rng, dimension = np.random.default_rng(seed), self.prior.dimension
-        shape = (count, dimension + 2)
-        if dimension <= MAX_SOBOL_DIMENSION:
-            uniforms = mixtures.sobol_uniforms(rng, *shape)
-        else:
-            uniforms = rng.random(shape)
-        return self.points(uniforms)
+        return self.points(uniforms_for(seed, count, self.prior.dimension))
 
     def points(self, uniforms: np.ndarray) -> np.ndarray:
         """Points from uniforms, of which there are two more than coordinates."""

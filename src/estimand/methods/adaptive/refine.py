@@ -6,9 +6,9 @@ import numpy as np
 
 from estimand.methods.adaptive.draws import Draws, Part, Pool, pooled
 from estimand.methods.adaptive.explore import scouted
-from estimand.methods.adaptive.fit import MIN_PILOT_SHARE, fit
+from estimand.methods.adaptive.fit import MIN_PILOT_SHARE, fit, fit_points
 from estimand.methods.adaptive.plan import Effort, Plan, State, can_afford, draw_all, report
-from estimand.methods.adaptive.proposal import Proposal
+from estimand.methods.adaptive.proposal import Exploration, Proposal
 from estimand.runtime import Runtime, Task
 from estimand.sampling import Mixture, Warped, warp
 
@@ -85,6 +85,28 @@ def _refit(
     ]
     groups = proposal.groups | dict(zip(chosen, runtime.map(tasks), strict=True))
     return proposal._replace(groups=groups)
+
+
+def fit_again(plan: Plan, state: State, runtime: Runtime, turn: int) -> State:
+    """The state with groups that are fitted to all draws of the proposal so far."""
+    draws, proposal, prior = state.draws, state.proposal, state.prior
+    assert draws is not None
+    assert proposal is not None
+    assert prior is not None
+    report(plan, state, runtime, "fitting")
+    chosen = [part for part in proposal.groups if draws.ess(part) > MIN_REFIT]
+    tasks = []
+    for part in chosen:
+        pool = pooled([draws], part)
+        found = Exploration(pool.points, pool.log_weights, np.arange(draws.size))
+        seed = plan.seed("fit again", *part.label, state.attempt, turn)
+        arguments = (found, None, bool(part.sign) and plan.has_ladder, seed)
+        tasks.append(Task(fit_points, arguments, kinds=(Warped, Mixture, warp.Warp)))
+    fresh = dict(zip(chosen, runtime.map(tasks), strict=True))
+    proposal = Proposal.of(proposal.groups | fresh, prior)
+    name = f"pilot of turn {turn}"
+    state, pilot = draw_all(plan, state, runtime, proposal, plan.sizes.pilot, name)
+    return state._replace(proposal=proposal.allocated(pilot, plan.parts))
 
 
 def _explore_more(plan: Plan, state: State, runtime: Runtime, pilot: Draws) -> State:

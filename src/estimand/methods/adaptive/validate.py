@@ -14,6 +14,7 @@ import numpy as np
 from estimand.methods.adaptive.draws import GAMMA2, Part
 from estimand.methods.adaptive.explore import scout
 from estimand.methods.adaptive.looks import centred_looks
+from estimand.methods.adaptive.net import around, missed_by_draws, with_net
 from estimand.methods.adaptive.plan import Plan, State, evaluate_all
 from estimand.methods.adaptive.proposal import Exploration
 from estimand.runtime import Runtime
@@ -47,6 +48,18 @@ def validate(plan: Plan, state: State, runtime: Runtime, parts: Iterable[Part]) 
         unseen = float(np.mean([share.left_out for share in shares]))
         is_missed = shares[-1].above > thresholds.MAX_EXCEEDANCE
         state = _noted(state, part, unseen=unseen, is_missed=is_missed)
+    return _by_net(plan, state, runtime)
+
+
+def _by_net(plan: Plan, state: State, runtime: Runtime) -> State:
+    """The state with what a net of prior draws shows to be missing, and points around it."""
+    state = with_net(plan, state, runtime)
+    for part, places in missed_by_draws(plan, state).items():
+        state, found = around(plan, state, runtime, part, places)
+        if found is not None:
+            explorations = (*state.explored.get(part, ()), found)
+            state = state._replace(explored=state.explored | {part: explorations})
+        state = state._replace(missed=state.missed | {part})
     return state
 
 
