@@ -817,7 +817,7 @@ def test_what_a_function_outside_of_the_program_raises_is_left_alone() -> None:
         return numpyro.sample("x", dist.Normal(y, 1.0))
 
     with pytest.raises(TypeError, match="missing 1 required positional argument"):
-        program()  # type: ignore[call-arg]
+        program()
 
     class OwnError(Exception):
         pass
