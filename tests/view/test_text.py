@@ -183,5 +183,5 @@ def test_the_log_is_silent_until_it_is_asked(
     assert {record.name for record in caplog.records} == {"estimand"}
     text = caplog.text
     assert "E[single] by Auto()" in text
-    assert "the mixture: statuses ['ok']" in text
+    assert "mixture: statuses ['ok']" in text
     assert "drawing from the prior" in text
