@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 export NO_MKDOCS_2_WARNING := 1
 STAMP := $(VENV)/.installed
 
-.PHONY: install demo test test-slow test-pymc lint types docs benchmarks calibrate peers experiments experiments-quick clean
+.PHONY: install demo test test-slow test-pymc test-oldest test-newest test-wheel wheel lint types docs benchmarks calibrate peers experiments experiments-quick clean
 
 install: $(STAMP)
 
@@ -38,6 +38,34 @@ $(PYMC_STAMP): pyproject.toml constraints.txt tests/pymc/constraints.txt
 
 test-pymc: $(PYMC_STAMP)
 	$(PYMC_VENV)/bin/python -m pytest -n 2 --dist worksteal tests/pymc
+
+# Both ends of the ranges of jax and numpyro that are supported, each in an environment of its own.
+SMOKE := tests/test_smoke.py tests/trust tests/view/test_text.py tests/view/test_remedies.py
+
+define SMOKE_TEST
+	test -x $(1)/bin/python || $(PYTHON) -m venv $(1)
+	$(1)/bin/python -m pip install --quiet --upgrade pip
+	$(1)/bin/python -m pip install --quiet --upgrade $(2) '.[tables]' pytest hypothesis
+	$(1)/bin/python -m pytest -m "not slow" $(SMOKE)
+endef
+
+test-oldest:
+	$(call SMOKE_TEST,.venv-oldest,--constraint tests/oldest.txt)
+
+test-newest:
+	$(call SMOKE_TEST,.venv-newest)
+
+wheel: $(STAMP)
+	rm -rf build/wheel
+	$(BIN)/python -m pip wheel --quiet --no-deps --wheel-dir build/wheel .
+
+# The wheel in a clean environment, without extras, away from this folder.
+test-wheel: wheel
+	rm -rf build/clean && $(PYTHON) -m venv build/clean
+	build/clean/bin/python -m pip install --quiet --constraint constraints.txt build/wheel/*.whl
+	cd build/clean && bin/estimand --version && bin/estimand example tail-probability \
+		&& bin/estimand run tail_probability.py:program
+	rm -rf build/clean
 
 lint: install
 	$(BIN)/ruff check .
@@ -80,4 +108,4 @@ experiments-quick: install
 	$(BIN)/python -m experiments.run_all --quick
 
 clean:
-	rm -rf $(VENV) $(PEERS_VENV) $(PYMC_VENV) build *.egg-info src/*.egg-info
+	rm -rf $(VENV) $(PEERS_VENV) $(PYMC_VENV) .venv-oldest .venv-newest build *.egg-info src/*.egg-info

@@ -1,21 +1,28 @@
-"""Makes pages of the site from the README, the changelog and the architecture, without copies."""
+"""Makes pages of the site from the README and other files of the root, and from the examples."""
 
+import sys
 from pathlib import Path
 from typing import Any
 
 from mkdocs.structure.files import File, Files
+
+sys.path.insert(0, str(Path(__file__).parent))
+import examples
 
 ROOT = Path(__file__).parents[1]
 PAGES = {
     "README.md": "index.md",
     "CHANGELOG.md": "changelog.md",
     "ARCHITECTURE.md": "architecture.md",
+    "CONTRIBUTING.md": "contributing.md",
 }
 
 
 def on_files(files: Files, config: Any) -> Files:
     for source, page in PAGES.items():
         files.append(File.generated(config, page, content=moved((ROOT / source).read_text())))
+    for place, content in examples.files().items():
+        files.append(File.generated(config, place, content=content))
     return files
 
 

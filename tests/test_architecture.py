@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import ast
 import functools
+import re
 import subprocess
 import sys
+import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
@@ -37,7 +39,7 @@ PACKAGES = (
     "cli",
     "__init__",
 )
-# SciPy comes with JAX; it is imported where it is used, not with the package.
+# SciPy is imported where it is used, not with the package.
 CORE = {"jax", "numpyro", "numpy", "estimand", "scipy", "threadpoolctl"}
 # Optional libraries, and the packages that may import them: inside functions, except for the
 # command line.
@@ -45,7 +47,7 @@ EXTRAS = {
     "rich": {"runtime", "view"},
     "xarray": {"record", "estimate", "many", "answers"},
     "arviz_stats": {"answers"},
-    "pandas": {"record", "many", "answers"},
+    "pandas": {"record", "estimate", "many", "answers"},
     "matplotlib": {"plots", "view"},
     "click": {"cli"},
     "cloudpickle": {"runtime"},
@@ -180,6 +182,26 @@ def test_core_imports_are_few(package: str) -> None:
             assert top in CORE or top in sys.stdlib_module_names, str(item)
 
 
+# The names by which distributions are installed, where they differ from the module's.
+DISTRIBUTIONS = {"arviz_stats": "arviz-stats", "arviz_base": "arviz-base", "pytensor": "pymc"}
+
+
+def test_every_import_is_declared() -> None:
+    """What the core imports is a dependency, and all else is in an extra."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+
+    def names(requirements: list[str]) -> set[str]:
+        return {re.split(r"[\[<>=;]", item)[0] for item in requirements}
+
+    core = names(project["dependencies"])
+    extras = {name for items in project["optional-dependencies"].values() for name in names(items)}
+    imported = {item.module.split(".")[0] for package in PACKAGES for item in imports_of(package)}
+    for module in imported - set(sys.stdlib_module_names) - {"estimand"}:
+        name = DISTRIBUTIONS.get(module, module)
+        assert name in (core if module not in EXTRAS else extras | core), module
+    assert names(project["dependencies"]) == {*CORE, "click"} - {"estimand"}
+
+
 @pytest.mark.parametrize("package", PACKAGES)
 def test_only_the_model_knows_handlers(package: str) -> None:
     found = [
@@ -228,6 +250,12 @@ def test_demo_prints_both_methods_and_the_truth() -> None:
     )
     for words in ("default", "TABI + AnIS", "NUTS", "truth", "no_mass_found", "2.2964e-06"):
         assert words in result.stdout
+    assert "which its error says" in result.stdout
+    rows = re.findall(r"([\d.e+-]+) ± .*?\(([\d.e+-]+), +([\d.e+-]+)\)", result.stdout)
+    assert len(rows) == 5
+    for value, low, high in rows:
+        truth = 2.5 if float(value) > 1 else 2.2964e-06
+        assert float(low) < truth < float(high)
     report = Path(result.stdout.strip().splitlines()[-1].split(": ", 1)[1])
     assert report.is_relative_to(ROOT / "build")
     assert "<svg" in report.read_text()

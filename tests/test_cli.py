@@ -263,7 +263,7 @@ def test_tails_on_the_command_line(folder: Path) -> None:
         (["model.py:absent"], r"has no 'absent'; it has the programs"),
         (["model.py:plain"], "put @ep.expectation above it"),
         (["model.py:program"], "missing a required argument: 'y'"),
-        (["model.py:program", "--data", "none.json"], "no such file"),
+        (["model.py:program", "--data", "none.json"], "there is no file none.json"),
         (["model.py:program", "--data", "model.py"], "must be one of .json, .csv"),
         (["model.py:program", "--data", "extra.json"], "unexpected keyword argument 'z'"),
         (["model.py:program", "--data", "broken.json"], "broken.json"),
@@ -506,3 +506,119 @@ def test_simulators_are_asked_a_thousand_times_at_the_most(tmp_path: Path) -> No
     wrong = invoke(tmp_path, "run", "model.py:program")
     assert wrong.exit_code == 2
     assert "(y)" in wrong.stderr
+
+
+# --- methods, refining, and what a newcomer types ---
+
+
+def test_a_method_is_named_as_in_python(folder: Path) -> None:
+    method = "TABI(AnIS(num_samples=2000, kernel=HMC(step_size=0.2)))"
+    result = invoke(
+        folder, "run", "model.py:bound", "--method", method, "--json", "--output", "tabi.est"
+    )
+    assert result.exit_code in (0, 1), result.output
+    assert ep.load(folder / "tabi.est").method == method
+    chains = invoke(folder, "run", "model.py:bound", "--method", "PosteriorMCMC", "--json")
+    assert json.loads(chains.stdout)["method"] == "PosteriorMCMC()"
+
+
+@pytest.mark.parametrize(
+    ("method", "words"),
+    [
+        ("nuts", "is not a setting"),
+        ("AnIS()", "is no method; methods are Auto"),
+        ("__import__('os').system('true')", "is not a setting"),
+        ("TABI(AnIS(num_samples=-1))", "num_samples"),
+        ("TABI(AnIS(samples=1))", "samples"),
+        ("TABI", "no estimator"),
+        ("Auto(", "is not written as Python"),
+    ],
+)
+def test_what_is_no_method_is_refused_before_any_work(
+    folder: Path, method: str, words: str
+) -> None:
+    result = invoke(folder, "run", "model.py:bound", "--method", method)
+    assert result.exit_code == 2
+    assert words in " ".join(result.stderr.split())
+
+
+def test_limits_go_to_the_method_that_has_them(folder: Path) -> None:
+    result = invoke(
+        folder, *("run", "model.py:bound", "--method", "AdaptiveIS", "--relative-error", "0.05")
+    )
+    assert "AdaptiveIS(relative_error=0.05)" in result.stderr
+    result = invoke(
+        folder, *("run", "model.py:bound", "--method", "TABI(AnIS())", "--max-seconds", "9")
+    )
+    assert result.exit_code == 2
+    assert "--max-seconds is no setting of TABI" in result.stderr
+
+
+def test_a_record_is_refined(folder: Path) -> None:
+    made = invoke(folder, "run", "model.py:bound", "--output", "weak.est")
+    assert made.exit_code == 0, made.output
+    before = ep.load(folder / "weak.est")
+    goal = 0.6 * before.standard_error / before.value
+    result = invoke(
+        folder, *("refine", "weak.est", "model.py:bound", "--relative-error", f"{goal:.3g}")
+    )
+    assert result.exit_code == 0, result.output
+    after = ep.load(folder / "weak.est")
+    assert len(after.provenance.keys) > 1
+    assert after.standard_error < before.standard_error
+    other = invoke(folder, "refine", "weak.est", "model.py:nothing", "--relative-error", "0.1")
+    assert other.exit_code == 2
+    assert "belongs to another program" in other.stderr
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        ("show", "missing.est"),
+        ("report", "missing.est"),
+        ("merge", "missing.est", "--output", "x.est"),
+        ("refine", "missing.est", "model.py:bound", "--relative-error", "0.1"),
+        ("run", "missing.py:program"),
+        ("run", "model.py:program", "--data", "missing.json"),
+    ],
+    ids=lambda command: command[0],
+)
+def test_a_missing_file_is_said_in_one_line(folder: Path, command: tuple[str, ...]) -> None:
+    result = invoke(folder, *command)
+    assert result.exit_code == 2
+    (line,) = result.stderr.strip().splitlines()
+    assert line.startswith("Error: there is no file missing.")
+
+
+def test_help_is_not_cut_off() -> None:
+    for columns in (60, 80, 120):
+        result = CliRunner().invoke(cli.main, ["--help"], terminal_width=columns)
+        assert "..." not in result.stdout.replace("[ARGS]...", "")
+        for command in cli.main.commands.values():
+            assert command.help is not None
+            first = " ".join(command.help.split("\n\n")[0].split(". ")[0].split())
+            assert first.rstrip(".") in " ".join(result.stdout.split())
+
+
+def test_the_shell_completes_commands_options_and_starters() -> None:
+    from click.shell_completion import BashComplete
+
+    complete = BashComplete(cli.main, {}, "estimand", "_ESTIMAND_COMPLETE")
+    assert "_ESTIMAND_COMPLETE=bash_complete" in complete.source()
+
+    def completed(*words: str) -> set[str]:
+        return {str(item.value) for item in complete.get_completions(list(words[:-1]), words[-1])}
+
+    assert completed("re") == {"refine", "report"}
+    assert "--relative-error" in completed("run", "--rel")
+    assert completed("example", "tail") == {"tail-probability"}
+
+
+def test_the_version_needs_no_extra(tmp_path: Path) -> None:
+    code = (
+        "import sys; "
+        "[sys.modules.__setitem__(name, None) for name in ('rich', 'matplotlib', 'pandas')]; "
+        "from estimand.cli import main; main(['--version'])"
+    )
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert (result.returncode, result.stdout) == (0, f"estimand, version {ep.__version__}\n")

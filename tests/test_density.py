@@ -642,9 +642,9 @@ def test_outputs_in_the_order_of_the_labels() -> None:
     density = ep.Density.of(expectation)
     assert density.num_outputs == 5
     assert expectation.output is not None
-    assert expectation.output.labels == ("['a']", "['b'][0]", "['b'][1][0]", "['b'][1][1]", "['c']")
+    assert expectation.output.labels == ("b[0]", "b[1][0]", "b[1][1]", "a", "c")
     x = jnp.exp(jnp.asarray(0.3))
-    expected = [3.0, 1.0, float(x), float(x**2), float(-x)]
+    expected = [1.0, float(x), float(x**2), 3.0, float(-x)]
     assert density.outputs(jnp.asarray([0.3])).tolist() == expected
     assert density.model.assess({"x": x}, density.arrays).outputs.tolist() == expected
     one = ep.Density.of(expectation["b"][1][1])

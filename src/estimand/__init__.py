@@ -22,6 +22,8 @@ The rooms, in the order in which data flow through them; each imports only from 
     cli          the command line
 """
 
+import logging as _logging
+
 from estimand.answers import (
     Action,
     ComparedModel,
@@ -86,6 +88,9 @@ from estimand.trust import Evidence, Finding, Status
 from estimand.view import DesignPoint, Reliability
 
 __version__ = "0.1.0"
+
+# What happens in a run, and why, for those who want to know; silent unless they say so.
+_logging.getLogger("estimand").addHandler(_logging.NullHandler())
 
 __all__ = [
     "HMC",
@@ -159,3 +164,8 @@ __all__ = [
     "quantile",
     "shortfall",
 ]
+
+
+def __dir__() -> list[str]:
+    """The public names, and the plots: what a prompt completes."""
+    return sorted([*__all__, "__version__", "plots"])

@@ -1,7 +1,7 @@
-"""The command line: ``estimand run``, ``show``, ``report``, ``merge``, and further questions.
+"""The command line: ``estimand run``, ``refine``, ``show``, ``report``, and further questions.
 
-Needs click: ``pip install 'estimand[cli]'``. Results go to stdout, progress to stderr. Exit codes:
-0 for an estimate that can be used, 1 for one that cannot be trusted, 2 for wrong usage.
+Results go to stdout, progress to stderr. Exit codes: 0 for an estimate that can be used, 1 for one
+that cannot be trusted, 2 for wrong usage.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ from concurrent.futures import Executor, ProcessPoolExecutor
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import click
 import numpy as np
 
 from estimand.answers import compare as compare_models
@@ -30,10 +31,16 @@ from estimand.answers import decide as make_decision
 from estimand.answers import distribution as distribution_of
 from estimand.answers import quantile as quantile_of
 from estimand.answers import shortfall as shortfall_of
-from estimand.estimate import Estimate, default_method, estimate_expectation, load
+from estimand.estimate import (
+    Estimate,
+    EstimationError,
+    default_method,
+    estimate_expectation,
+    load,
+)
 from estimand.estimators import AnIS
 from estimand.many import estimate_many
-from estimand.methods import TABI, Auto, Method, PosteriorMCMC
+from estimand.methods import TABI, Auto, Method, PosteriorMCMC, method_of
 from estimand.model import (
     Bound,
     ConditionalProgram,
@@ -45,16 +52,19 @@ from estimand.record import MergeError, RecordError
 from estimand.runtime import PRECISIONS, CheckpointError, in_precision
 from estimand.view import Summary, Table, estimate_text
 
-try:
-    import click
-except ImportError:
-    print("the command line needs click: pip install 'estimand[cli]'", file=sys.stderr)
-    sys.exit(2)
-
 Program = ExpectationProgram | ConditionalProgram | SimulatorProgram
 
 STARTERS = Path(__file__).parent / "starters"
 NOT_TRUSTED = 1
+
+
+class NoFileError(click.ClickException):
+    """A file that is not there, said in one line."""
+
+    exit_code = 2
+
+    def __init__(self, path: Path | str):
+        super().__init__(f"there is no file {path}.")
 
 
 def _say(text: str) -> None:
@@ -74,7 +84,7 @@ def load_program(spec: str) -> Program | Bound:
         )
     path = Path(file)
     if not path.is_file():
-        raise click.UsageError(f"there is no file {file}.")
+        raise NoFileError(file)
     module_spec = importlib.util.spec_from_file_location(path.stem, path)
     if module_spec is None or module_spec.loader is None:
         raise click.UsageError(f"{file} is not a Python file.")
@@ -106,7 +116,7 @@ def read_data(path: Path) -> tuple[list[Any], dict[str, Any]]:
             f"data {path}: the ending must be one of {', '.join(_READERS)}; it is {path.suffix!r}."
         )
     if not path.is_file():
-        raise click.UsageError(f"data {path}: there is no such file.")
+        raise NoFileError(path)
     try:
         value = reader(path)
     except (ValueError, OSError) as error:
@@ -237,7 +247,7 @@ def read_folder(folder: Path, signature: inspect.Signature) -> _DataSets:
             raise click.UsageError(f"data {folder}: two files have the name {path.stem!r}.")
         try:
             positional, named = read_data(path)
-        except click.UsageError as error:
+        except click.ClickException as error:
             found.errors[path.stem] = error.message
             continue
         if path.suffix.lower() == ".csv":
@@ -288,6 +298,8 @@ def _check_plots(wanted: bool) -> None:
 
 
 def _load(path: Path) -> Estimate:
+    if not path.exists():
+        raise NoFileError(path)
     try:
         return load(path)
     except (RecordError, OSError) as error:
@@ -369,8 +381,17 @@ def _executor(num_workers: int | None, address: str | None) -> Iterator[Executor
 class _Commands(click.Group):
     """Commands in the order in which one meets them."""
 
+    def format_commands(self, context: click.Context, formatter: click.HelpFormatter) -> None:
+        """Their first sentences, wrapped where click would cut them off."""
+        rows = [
+            (name, self.commands[name].get_short_help_str(limit=1000))
+            for name in self.list_commands(context)
+        ]
+        with formatter.section("Commands"):
+            formatter.write_dl(rows)
+
     def list_commands(self, _context: click.Context) -> list[str]:
-        first = ["example", "run", "show", "report", "merge"]
+        first = ["example", "run", "refine", "show", "report", "merge"]
         return [
             *first,
             "quantile",
@@ -455,6 +476,22 @@ def _of_a_program(command: Callable) -> Callable:
     return command
 
 
+_method = click.option(
+    "--method",
+    "method_text",
+    metavar="METHOD",
+    help="How to estimate, as it is written in Python: 'TABI(AnIS(num_samples=1000))', "
+    "PosteriorMCMC. By default Auto, and Economical for simulators.",
+)
+
+
+def _read_method(text: str) -> Method:
+    try:
+        return method_of(text)
+    except ValueError as error:
+        raise click.UsageError(f"--method: {error}.") from error
+
+
 class _Limits(NamedTuple):
     """How precise an estimate shall be, and what it may cost; None where nothing was said."""
 
@@ -463,9 +500,31 @@ class _Limits(NamedTuple):
     max_evaluations: int | None
     max_seconds: float
 
+    @property
+    def given(self) -> dict[str, Any]:
+        """What was said."""
+        unsaid = {"absolute_error": 0.0, "max_seconds": math.inf}
+        return {
+            name: value
+            for name, value in self._asdict().items()
+            if value is not None and value != unsaid.get(name)
+        }
+
     def of(self, kind: Callable[..., Any]) -> Any:
         """A method of this kind, with its own defaults."""
-        return kind(**{name: value for name, value in self._asdict().items() if value is not None})
+        return kind(**self.given)
+
+    def on(self, method: Any) -> Any:
+        """A method with these limits, which it must have settings for."""
+        known = {field.name for field in dataclasses.fields(method)}
+        for name in self.given:
+            if name not in known:
+                option = name.replace("_", "-")
+                raise click.UsageError(
+                    f"--{option} is no setting of {type(method).__name__}: write its own settings "
+                    "with --method."
+                )
+        return dataclasses.replace(method, **self.given)
 
 
 _record = click.argument("record", type=click.Path(path_type=Path, dir_okay=False))
@@ -473,6 +532,7 @@ _record = click.argument("record", type=click.Path(path_type=Path, dir_okay=Fals
 
 @main.command()
 @_of_a_program
+@_method
 @click.option(
     "--group-by",
     metavar="COLUMN",
@@ -515,6 +575,7 @@ def run(
     max_seconds: float,
     seed: int,
     precision: str,
+    method_text: str | None,
     group_by: str | None,
     output: Path | None,
     checkpoint: Path | None,
@@ -532,6 +593,7 @@ def run(
       estimand run model.py:program --data data.csv --relative-error 0.001
       estimand run model.py:program --seed 1 --output 1.est --report 1.html
       estimand run model.py:program --checkpoint run.est
+      estimand run model.py:program --method 'TABI(AnIS(num_samples=1000))'
       estimand run model.py:program --workers 8
       estimand run model.py:program --json | jq .outputs[0].value
       estimand run model.py:program --data folder --output estimates
@@ -543,16 +605,20 @@ def run(
             raise click.UsageError(
                 "--checkpoint, --report and --sensitivity are for one data set: leave them out."
             )
+        if method_text is not None and not isinstance(_read_method(method_text), Auto):
+            raise click.UsageError("--method for many data sets must be Auto.")
         many = _read_many(program, data, group_by)
         with _executor(workers, dask) as executor:
-            _run_many(many, limits.of(Auto), seed, precision, output, executor, as_json)
+            method = limits.on(Auto() if method_text is None else _read_method(method_text))
+            _run_many(many, method, seed, precision, output, executor, as_json)
         return
     _check_output(output, "--output")
     _check_output(checkpoint, "--checkpoint")
     _check_output(report, "--report")
     _check_plots(report is not None)
+    chosen = None if method_text is None else _read_method(method_text)
     expectation = _bound(program, data, precision)
-    method = limits.of(default_method(expectation))
+    method = limits.of(default_method(expectation)) if chosen is None else limits.on(chosen)
     _say(repr(expectation))
     started = time.perf_counter()
     _say(f"estimating with {method!r}, seed {seed} …")
@@ -714,11 +780,71 @@ def _bound(program: str, data: Path | None, precision: str) -> Bound:
     try:
         with in_precision(precision):
             return bind(program, data)
-    except (ProgramError, click.UsageError) as error:
+    except click.ClickException:
+        raise
+    except ProgramError as error:
         raise click.UsageError(str(error)) from error
     except Exception as error:
         last = traceback.format_exception_only(error)[0].strip()
         raise click.UsageError(f"{program} fails with its data: {last}") from error
+
+
+@main.command()
+@_record
+@_program
+@_data
+@click.option(
+    "--relative-error",
+    type=click.FloatRange(0, min_open=True),
+    required=True,
+    help="Standard error to reach, relative to the value.",
+)
+@click.option(
+    "--max-evaluations",
+    type=click.IntRange(1),
+    help="Densities that may be evaluated further, a gradient counting as 3.",
+)
+@_method
+@click.option(
+    "--output", type=click.Path(path_type=Path), help="The refined record; by default RECORD."
+)
+@_json
+def refine(
+    record: Path,
+    program: str,
+    data: Path | None,
+    relative_error: float,
+    max_evaluations: int | None,
+    method_text: str | None,
+    output: Path | None,
+    as_json: bool,
+) -> None:
+    """Go on with a saved record until its error is small enough; nothing is thrown away.
+
+    \b
+    Example:
+      estimand refine result.est model.py:program --relative-error 0.001
+    """
+    path = record if output is None else output
+    _check_output(path, "--output")
+    known = _load(record)
+    method = _read_method(known.method if method_text is None else method_text)
+    expectation = _bound(program, data, known.precision)
+    try:
+        result = known.refine(
+            relative_error=relative_error,
+            max_evaluations=math.inf if max_evaluations is None else max_evaluations,
+            expectation=expectation,
+            method=method,
+        )
+    except EstimationError as error:
+        result = error.estimate
+    except ValueError as error:
+        raise click.UsageError(str(error)) from error
+    result.save(path)
+    _say(f"record saved: {path}")
+    _show(result, as_json)
+    sys.exit(_exit_code(result))
 
 
 @main.command()

@@ -6,6 +6,7 @@ import contextlib
 import dataclasses
 import functools
 import json
+import logging
 import math
 import os
 import time
@@ -64,27 +65,29 @@ from estimand.runtime import (
 )
 from estimand.sensitivity import Sensitivity, sensitivity_of
 from estimand.settings import require_count
-from estimand.trust import Status, checked
+from estimand.trust import checked
 from estimand.view import (
     Diagnosis,
     Reliability,
     Summary,
     diagnose,
-    estimate_text,
+    message,
+    printed,
     reliability_of,
     summarise,
 )
 
 if TYPE_CHECKING:
+    from pandas import DataFrame
     from xarray import DataTree
 
-# Branches that are printed with an estimate; the summary has more.
-MAX_PRINTED = 4
+_log = logging.getLogger("estimand")
+
 # The names that `samples` takes for each density.
 _DRAWN = {"posterior": "gamma2"} | {name: name for name in PARTS}
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
+@dataclasses.dataclass(frozen=True, kw_only=True, eq=False, repr=False)
 class Estimate(Record):
     """The estimate of an expectation, with its error and how it was obtained.
 
@@ -107,7 +110,7 @@ class Estimate(Record):
             "standard_error": self.standard_error,
             "interval": self.interval(),
             "status": self.status,
-            "message": self.status.value,
+            "message": message(self),
             "findings": self.findings,
             "log_z": self.log_z,
             "ess": self.ess,
@@ -121,37 +124,18 @@ class Estimate(Record):
     def __iter__(self) -> Iterator[Any]:
         return iter((self.value, self.diagnostics))
 
+    def __float__(self) -> float:
+        if len(self.outputs) != 1:
+            raise TypeError(
+                f"float: {self.program!r} has {len(self.outputs)} outputs: take one of them from "
+                "`value`."
+            )
+        return self.outputs[0].value
+
     def __str__(self) -> str:
-        lines = [f"E[{self.program}] by {self.method}"]
-        rows = zip(self.output.labels, self.outputs, self.bounds(), strict=True)
-        for label, output, (low, high) in rows:
-            name = f"{label:>12}  " if label else "  "
-            number = f"{output.value:.6g} ± {output.standard_error:.2g}"
-            if output.status in (Status.no_mass_found, Status.underflow):
-                number = estimate_text(output)
-            span = f"95 % interval [{low:.6g}, {high:.6g}]"
-            lines.append(f"{name}{number}   {span}   {output.status.name}")
-        cost = f"{self.num_evaluations:,} evaluations, {self.num_gradients:,} gradients"
-        seconds = f"{self.compile_seconds:.2f} s compiling, {self.run_seconds:.2f} s running"
-        lines.append(f"  {cost}; {seconds}")
-        lines.extend(f"  {note}" for note in self.run.notes)
-        lines.extend(f"  {line}" for line in self._branch_lines())
-        lines.extend(f"  {line}" for line in self._finding_lines())
-        lines.append(f"  {self.status.value}")
-        return "\n".join(lines)
+        return printed(self)
 
-    def _branch_lines(self) -> Iterator[str]:
-        for branch in self.branches[:MAX_PRINTED]:
-            number = f"{branch.probability:.6g} ± {branch.probability_error:.2g}"
-            yield f"branch {branch.text}: probability {number}"
-        if len(self.branches) > MAX_PRINTED:
-            yield f"and {len(self.branches) - MAX_PRINTED} more branches, in summary()"
-
-    def _finding_lines(self) -> Iterator[str]:
-        for label, findings in zip(self.output.labels, self.findings, strict=True):
-            for finding in findings:
-                where = f"{label} " if label else ""
-                yield f"{where}{finding.status.name}: {finding}"
+    __repr__ = __str__
 
     def _repr_html_(self) -> str:
         return self.summary()._repr_html_()
@@ -297,7 +281,7 @@ class Estimate(Record):
         require_count("refine", "max_runs", max_runs)
         with (
             in_precision(self.precision),
-            bar(progress_bar) as listener,
+            bar(progress_bar, f"E[{self.program}]") as listener,
             Interruption() as interruption,
         ):
             question = records.question_of(self, self.question, expectation, method)
@@ -365,6 +349,15 @@ class Estimate(Record):
             'ok'
         """
         return records.to_dict(self)
+
+    def to_dataframe(self) -> DataFrame:
+        """One row for every output: name, value, standard error, interval, status. Needs pandas.
+
+        Examples:
+            >>> result.to_dataframe()["status"].tolist()
+            ['ok']
+        """
+        return records.to_dataframe(records.rows_of(self))
 
     def to_json(self) -> str:
         """`to_dict` as JSON; ``float`` reads the strings "NaN", "Infinity" and "-Infinity".
@@ -461,7 +454,7 @@ class EstimationError(RuntimeError):
 
     def __init__(self, estimate: Any):
         super().__init__(
-            f"{estimate.status.name}: {estimate.status.value}\n{estimate}\n"
+            f"{estimate.status.name}: {message(estimate)}\n{estimate}\n"
             "(The estimate is the error's attribute `estimate`; throw=False returns it instead.)"
         )
         self.estimate = estimate
@@ -490,7 +483,7 @@ def estimate_expectation(
             `status` must then be looked at.
         precision: ``"double"`` computes in 64 bits, whatever JAX's ``jax_enable_x64`` says, and
             leaves that as it is. ``"single"`` computes in 32 bits, and the notes say so.
-        progress_bar: a bar on standard error with the stage and the estimate so far; by default
+        progress_bar: a line on standard error with the stage and the estimate so far; by default
             where that is a terminal and rich is installed.
         checkpoint: a file in which the work is kept as it is done. A run that was cut off goes on
             from it when it is called again with the same arguments, to the same result. In the
@@ -521,7 +514,7 @@ def estimate_expectation(
     require_precision("estimate_expectation", precision)
     with (
         in_precision(precision),
-        bar(progress_bar) as listener,
+        bar(progress_bar, f"E[{expectation.name}]") as listener,
         Interruption() as interruption,
     ):
         warn_of_wrong_code()
@@ -544,9 +537,23 @@ def _require_bound(expectation: Any) -> None:
             f"estimate_expectation({expectation.name}(data))."
         )
     if not isinstance(expectation, Bound):
-        raise TypeError(f"expected a bound expectation program, got {expectation!r}.")
+        raise TypeError(_not_a_program(expectation))
     if expectation.output is None:
         raise TypeError(f"{expectation.name!r} has no quantity of interest: make it with f=.")
+
+
+def _not_a_program(value: Any) -> str:
+    """What to do where something else was given; mostly the decorator was forgotten."""
+    name = getattr(value, "__name__", "program")
+    if callable(value) and not isinstance(value, type):
+        return (
+            f"{name!r} is a function and not an expectation program: write @ep.expectation above "
+            f"it and call it with its data, as in ep.estimate_expectation({name}(data))."
+        )
+    return (
+        f"expected a program that was called with its data, and got {value!r}: write "
+        "@ep.expectation above the model, and call it as in ep.estimate_expectation(program(data))."
+    )
 
 
 def default_method(expectation: Bound) -> type[Auto] | type[Economical]:
@@ -558,12 +565,23 @@ def _method_for(expectation: Bound, method: Method | None) -> Method:
     """The method that was asked for, or the default one for such a program."""
     if method is None:
         return default_method(expectation)()
-    if not isinstance(method, Method):
-        hint = ""
-        if isinstance(method, Estimator):
-            hint = f" Did you mean TABI({type(method).__name__}(...))?"
-        raise TypeError(f"expected a method such as TABI(AnIS()), got {method!r}.{hint}")
+    if isinstance(method, type) or not isinstance(method, Method):
+        raise TypeError(f"method must be one such as ep.Auto(); it is {method!r}.{_hint(method)}")
     return method
+
+
+def _hint(method: Any) -> str:
+    """What may have been meant by something that is no method."""
+    name = method if isinstance(method, str) else getattr(method, "__name__", type(method).__name__)
+    if isinstance(method, type) and hasattr(method, "run"):
+        return f" It is a class: call it, as in ep.{name}()."
+    if isinstance(method, Estimator) or hasattr(method, "estimate"):
+        return f" An estimator of a normalising constant becomes a method by ep.TABI(ep.{name}(…))."
+    if str(name).lower() in ("nuts", "hmc", "mcmc"):
+        return " Averages of NUTS draws are ep.PosteriorMCMC()."
+    if isinstance(method, str):
+        return " Methods are objects: leave it out for the default one."
+    return " Leave it out for the default one."
 
 
 class _Maker:
@@ -605,6 +623,7 @@ class _Maker:
         """The estimate; after Ctrl-C the one that is known by then, if offers are taken."""
         started = time.perf_counter()
         expectation, method = self.question
+        _log.info("E[%s] by %r", expectation.name, method)
         teller = Teller(self.listener)
         compilations = CompilationClock(self.interruption.check, teller.compiling)
         with (
@@ -640,7 +659,7 @@ class _Maker:
         if (note := _shapes_note(expectation)) and clock.num_compilations:
             run = run.with_notes(note)
         assert expectation.output is not None
-        return Estimate(
+        estimate = Estimate(
             program=expectation.name,
             method=repr(method),
             output=_joint_output(expectation.output, run),
@@ -651,6 +670,8 @@ class _Maker:
             density=density,
             question=self.question,
         )
+        _log.info("%s", estimate)
+        return estimate
 
 
 @contextlib.contextmanager

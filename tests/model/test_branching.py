@@ -128,7 +128,7 @@ def test_truths_are_integrals_of_the_straight_line_programs(
     log_gamma, outputs = evaluate(points)
     gamma = np.exp(np.asarray(log_gamma) - truth.log_z2) * volume
     assert gamma.sum() == pytest.approx(1, abs=1e-6)
-    expected = [truth.value[label[2:-2]] for label in density.model.output.labels]  # type: ignore[union-attr]
+    expected = [truth.value[label] for label in density.model.output.labels]  # type: ignore[union-attr]
     np.testing.assert_allclose(gamma @ np.asarray(outputs), expected, atol=1e-5)
 
 

@@ -52,8 +52,8 @@ def test_branches_as_plain_data() -> None:
     assert first["probability"] + second["probability"] == pytest.approx(1)
     by_label = dict(zip(result().output.labels, first["value"], strict=True))
     # Z1 and Z2 are independent, though f is 1 in this branch.
-    assert by_label["['first']"] == result().branches[0].value["first"]
-    assert by_label["['mean']"] == result().branches[0].value["mean"]
+    assert by_label["first"] == result().branches[0].value["first"]
+    assert by_label["mean"] == result().branches[0].value["mean"]
 
 
 def test_merged_branches(tmp_path: Path) -> None:
@@ -129,8 +129,8 @@ def test_draws_have_nan_where_a_branch_has_no_such_site() -> None:
     assert np.isnan(draws["a2"]).tolist() == is_first.tolist()
     share = TRUTH.probabilities[(("model1", 0),)]
     assert abs(is_first.mean() - share) < 5 * math.sqrt(share * (1 - share) / 2000)
-    only_first = result().samples("gamma1_plus", output=0)
-    assert result().output.labels[0] == "['first']"
+    only_first = result().samples("gamma1_plus", output=1)
+    assert result().output.labels[1] == "first"
     assert (only_first["model1"] == 0).all()
 
 
@@ -159,8 +159,8 @@ def test_branches_are_printed() -> None:
         "prior",
         "probability",
         "log Z2",
-        "E[first]",
         "E[mean]",
+        "E[first]",
         "status",
     )
     assert [row[0] for row in table.rows] == ["model1=0", "model1=1"]
@@ -168,7 +168,7 @@ def test_branches_are_printed() -> None:
 
 def test_many_branches_have_a_common_row(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("estimand.view.tables.MAX_BRANCHES", 1)
-    monkeypatch.setattr("estimand.estimate.MAX_PRINTED", 1)
+    monkeypatch.setattr("estimand.view.text.MAX_BRANCHES", 1)
     assert "and 1 more branches, in summary()" in str(result())
     table = next(table for table in result().summary().tables if table.title == "Branches")
     share = f"{result().branches[1].probability:.3g}"

@@ -32,7 +32,7 @@ def estimated_with(
     """An estimate with a listener in the place of the bar."""
 
     @contextlib.contextmanager
-    def heard(_: bool | None) -> Iterator[Listener]:
+    def heard(_: bool | None, _name: str = "") -> Iterator[Listener]:
         yield listener
 
     monkeypatch.setattr("estimand.estimate.bar", heard)

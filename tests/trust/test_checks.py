@@ -36,8 +36,9 @@ def test_the_requested_error_may_be_exceeded_by_half() -> None:
     assert thresholds.SLACK == 1.5
     assert check_goal(output(2.0, 0.03), Goal(0.01)) == []
     (finding,) = check_goal(output(2.0, 0.0301), Goal(0.01))
+    lack: Any = pytest.approx(1.505**2)
     assert finding == Finding(
-        Status.not_converged, None, "relative error 1.5 %; 1 % requested", "goal"
+        Status.not_converged, None, "relative error 1.5 %; 1 % requested", "goal", lack
     )
     (finding,) = check_goal(output(-0.004, 0.001), Goal(0.0005))
     assert finding.detail == "relative error 25 %; 0.05 % requested"
@@ -68,7 +69,7 @@ def test_effective_samples() -> None:
     assert check_size(50.0) == []
     assert check_size(math.inf) == []
     (finding,) = check_size(49.0, "Z1_plus")
-    assert finding == Finding(Status.low_ess, "Z1_plus", "ESS 49; 50 needed", "size")
+    assert finding == Finding(Status.low_ess, "Z1_plus", "ESS 49; 50 needed", "size", 50 / 49)
     assert check_size(400.0, needed=thresholds.ENOUGH_ESS) == []
     (finding,) = check_size(399.0, needed=thresholds.ENOUGH_ESS)
     assert str(finding) == "ESS 399; 400 needed"
@@ -117,9 +118,11 @@ def test_at_the_largest_share_that_is_allowed(share: float, is_found: bool) -> N
 
 def test_precision_without_degrees_of_freedom() -> None:
     assert check_precision(1 / 50, math.inf) == []
+    lack: Any = pytest.approx(1.01)
     (finding,) = check_precision(1.01 / 50, math.inf, "Z2")
     assert finding == Finding(
-        Status.low_ess, "Z2", "relative error 14 %; at most 14 % allowed", "precision"
+        *(Status.low_ess, "Z2", "relative error 14 %; at most 14 % allowed", "precision"),
+        lack=lack,
     )
     (finding,) = check_precision(math.inf, math.inf)
     assert finding.detail == "no error is known"

@@ -148,9 +148,26 @@ def test_a_thousandth_of_the_mass_may_be_lost() -> None:
     assert finding == ep.Finding(
         ep.Status.unresolved,
         "Z1_plus",
-        "0.15 % of the mass is where numbers end or are too coarse; at most 0.1 % allowed",
-        "resolution",
+        "0.15 % of the mass is where numbers end; at most 0.1 % allowed",
+        "range",
     )
+
+
+def test_values_that_are_their_own_coordinates_end_where_numbers_do() -> None:
+    """The mean of a Cauchy distribution, cut off at the largest number, is not one."""
+    density = Density.of(of(dist.Normal(0.0, 1.0)))
+
+    def found(largest: float, count: int) -> list[ep.Finding]:
+        positions = np.zeros((2000, 1))
+        positions[:count] = largest
+        part = evidence(0.0, num_samples=2000)._replace(positions=jnp.asarray(positions))
+        centre = evidence(0.0, num_samples=2000)._replace(positions=jnp.ones((2000, 1)))
+        output = OutputEstimate(1.0, 0.01, parts=Parts(part, None, centre))
+        return check_resolution(output, density)
+
+    assert found(-1e60, 200) == found(1e70, 2) == []
+    for largest in (1e70, -1e300):
+        assert [finding.check for finding in found(largest, 200)] == ["range"]
 
 
 def test_every_part_that_matters_is_looked_at() -> None:

@@ -24,6 +24,7 @@ from estimand.view.diagnosis import (
     plain_sampling,
     posterior_sample,
 )
+from estimand.view.remedies import message
 from estimand.view.tables import Summary, Table
 from problems import PROBLEMS
 from problems.figure1 import figure1
@@ -149,7 +150,7 @@ def test_verdicts_say_what_to_do() -> None:
     )
     (diagnosis,) = poor.diagnoses
     assert diagnosis.verdict.startswith("The estimate cannot be trusted (")
-    assert diagnosis.verdict.endswith(poor.status.value)
+    assert poor.status.value in diagnosis.verdict
     worst = min(diagnosis.parts, key=lambda part: part.ess)
     assert f"{worst.name} rests on {worst.ess:.0f} effective draws of 30" in diagnosis.advice
 
@@ -186,14 +187,14 @@ def test_findings_are_shown_wherever_the_estimate_is() -> None:
     (diagnosis,) = shown.diagnoses
     assert diagnosis.verdict == (
         "The estimate cannot be trusted (Z1_plus: Pareto k 1.20 <&>; relative error 9 %; 1 % "
-        f"requested; Z2: ESS 12; 50 needed). {Status.heavy_tailed.value}"
+        f"requested; Z2: ESS 12; 50 needed). {message(shown)}"
     )
     assert diagnosis.verdict in shown.summary().plain()
     for line in (
         "  low_ess: Z2: ESS 12; 50 needed",
         "  heavy_tailed: Z1_plus: Pareto k 1.20 <&>",
         "  not_converged: relative error 9 %; 1 % requested",
-        f"  {Status.heavy_tailed.value}",
+        f"  {message(shown)}",
     ):
         assert line in str(shown).splitlines()
     assert shown.diagnostics["findings"] == (findings,)
@@ -248,7 +249,7 @@ def test_targets_that_are_nan_somewhere_have_a_diagnosis() -> None:
         result = ep.estimate_expectation(program(), method, throw=False)
         assert result.status is ep.Status.nan_density
         (diagnosis,) = result.diagnoses
-        assert "fix the program" in diagnosis.verdict
+        assert "Fix the program" in diagnosis.verdict
         assert "nan_density" in result.summary().plain()
 
 

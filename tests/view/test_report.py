@@ -115,8 +115,9 @@ def test_the_number_comes_first() -> None:
 
 def test_several_outputs_and_records_without_draws() -> None:
     page = page_of("several")
-    assert page.count('class="number"') == 6
-    assert "And 2 more outputs" in page
+    assert page.count('class="number"') == page.count("<section") == 8
+    assert page.count('<div class="plots">') == 6
+    assert re.findall(r'<a href="#(output-\d)">', page) == [f"output-{k}" for k in range(8)]
     assert "&lt;7&gt;" in page
     assert "<7>" not in page
     assert page_of("chains").count("<figure") == 1
@@ -183,3 +184,48 @@ def test_in_a_browser(scheme: str, width: int, tmp_path: Path) -> None:
         assert page.evaluate(label) == colours[0]
         page.screenshot(tmp_path / "page.png")
         assert (tmp_path / "page.png").stat().st_size > 20_000
+
+
+# Pairs of labels in a plot, or in the page around it, that lie upon each other.
+OVERLAPS = """
+[...document.querySelectorAll('figure svg')].flatMap(svg => {
+  const boxes = [...svg.querySelectorAll('text')].map(
+    text => [text.textContent, text.getBoundingClientRect()]);
+  return boxes.flatMap(([one, a], place) => boxes.slice(place + 1).filter(([, b]) =>
+    Math.min(a.right, b.right) - Math.max(a.left, b.left) > 2 &&
+    Math.min(a.bottom, b.bottom) - Math.max(a.top, b.top) > 4
+  ).map(([other]) => one + ' on ' + other));
+})
+"""
+
+
+@ep.expectation
+def tiny() -> Any:
+    return 1e-12 * (numpyro.sample("x", dist.Normal(0.0, 1.0)) > 1)
+
+
+@ep.expectation
+def scales() -> Any:
+    x = numpyro.sample("x", dist.Normal(0.0, 1.0))
+    z = numpyro.sample("concentration", dist.LogNormal(20.0, 1.0))
+    return {"huge": z, "tiny": 1e-12 * x**2, "an event with rather a long name": x > 1}
+
+
+@ep.expectation
+def twelve() -> Any:
+    x = numpyro.sample("x", dist.Normal(0.0, 1.0))
+    return {f"beyond {k / 4}": x > k / 4 for k in range(12)}
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(CHROMIUM is None, reason="needs a real browser: apt install chromium")
+@pytest.mark.parametrize("program", [tiny, scales, twelve], ids=lambda program: program.name)
+@pytest.mark.parametrize("width", [1300, 390])
+def test_labels_do_not_collide(program: Any, width: int, tmp_path: Path) -> None:
+    path = tmp_path / "report.html"
+    ep.estimate_expectation(program(), throw=False).to_html(path)
+    with browser(tmp_path / "profile") as page:
+        page.resize(width, 900)
+        page.open(path.as_uri())
+        assert page.evaluate(OVERLAPS) == []
+        assert page.evaluate("document.documentElement.scrollWidth") <= width

@@ -172,7 +172,7 @@ class Comparison:
 
     def to_dataframe(self) -> DataFrame:
         """A row for each model, as a pandas DataFrame. Needs pandas."""
-        return records.dataframe(self.rows, "model")
+        return records.to_dataframe(self.rows, "model")
 
 
 def with_error(value: float, error: float) -> str:

@@ -147,7 +147,7 @@ class Distribution:
 
     def to_dataframe(self) -> DataFrame:
         """A row for each point, as a pandas DataFrame. Needs pandas."""
-        return records.dataframe(self.rows, "t")
+        return records.to_dataframe(self.rows, "t")
 
 
 def distribution(

@@ -97,22 +97,8 @@ class Estimates(Mapping[Name, Estimate]):
         if name in self.errors:
             yield {"name": name, "status": ERROR, "message": self.errors[name]}
             return
-        estimate = self.records[name]
-        each = zip(estimate.names, estimate.outputs, estimate.bounds(), strict=True)
-        for label, output, (low, high) in each:
-            message = "; ".join(f"{item.status.name}: {item}" for item in output.findings)
-            yield {
-                "name": name,
-                "output": label,
-                "value": output.value,
-                "standard_error": output.standard_error,
-                "low": low,
-                "high": high,
-                "status": output.status.name,
-                "route": output.route,
-                "evaluations": estimate.cost,
-                "message": message,
-            }
+        for row in records.rows_of(self.records[name]):
+            yield {"name": name, **row}
 
     def __str__(self) -> str:
         return self.summary().plain()
@@ -172,11 +158,7 @@ class Estimates(Mapping[Name, Estimate]):
             >>> table["status"].tolist()
             ['ok', 'ok']
         """
-        try:
-            import pandas as pd
-        except ImportError as error:
-            raise ImportError("to_dataframe needs pandas: pip install pandas") from error
-        return pd.DataFrame(self.rows)
+        return records.to_dataframe(self.rows)
 
     def to_dataset(self) -> Dataset:
         """Values, errors, intervals and statuses as an xarray Dataset, by data set and output.

@@ -11,6 +11,7 @@ from estimand.methods.posterior_mcmc import PosteriorMCMC
 from estimand.methods.protocol import Cost, Method, Run, interrupted
 from estimand.methods.self_normalised import SelfNormalised
 from estimand.methods.tabi import SKIP, TABI
+from estimand.methods.text import method_of
 
 __all__ = [
     "LANE",
@@ -32,6 +33,7 @@ __all__ = [
     "estimate_evidence",
     "evidence_of_branches",
     "interrupted",
+    "method_of",
     "run_lane",
     "unsuited",
 ]

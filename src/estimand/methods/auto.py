@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import logging
 import math
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, Protocol
@@ -39,6 +40,8 @@ from estimand.trust import (
     check_magnitude,
     thresholds,
 )
+
+_log = logging.getLogger("estimand")
 
 # From this dimension on chains of the posterior come first. Below it scouts from the prior explore
 # well and see modes that are far apart, and there is less to compile: a Gaussian in 10 dimensions
@@ -174,6 +177,7 @@ class Auto(Settings):
             for route in ROUTES:
                 if route.applies(journey):
                     journey = _followed(route, journey)
+                    _log_route(route, journey)
                     if journey.outputs:
                         limited.offer(journey.finished)
             return journey.finished()
@@ -194,6 +198,14 @@ def _followed(route: Route, journey: Journey) -> Journey:
             raise
         note = "another route needed more memory than there is, and was given up"
         return journey._replace(notes=(*journey.notes, note))
+
+
+def _log_route(route: Route, journey: Journey) -> None:
+    statuses = [output.status.name for output in journey.outputs] or "none yet"
+    _log.info("%s: statuses %s after %s evaluations", route.name, statuses, journey.cost.spent)
+    for output in journey.outputs:
+        for finding in output.findings:
+            _log.info("%s: %s: %s", route.name, finding.status.name, finding)
 
 
 def least_evaluations(density: Density) -> int:
@@ -318,6 +330,9 @@ def _is_better(one: OutputEstimate, other: OutputEstimate) -> bool:
 
 class Route(Protocol):
     """A way to estimate: whether it is to be taken now, and the journey after it."""
+
+    @property
+    def name(self) -> str: ...
 
     def applies(self, journey: Journey) -> bool: ...
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import math
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -132,21 +133,80 @@ class Layout:
 
 @dataclasses.dataclass(frozen=True)
 class Output:
-    """The structure of a return value: a pytree of real arrays, flattened to `size` numbers."""
+    """The structure of a return value: a pytree of real arrays, flattened to `size` numbers.
+
+    Dicts keep the order in which they were written, where JAX sorts their keys: `places` has for
+    each leaf its place among JAX's.
+    """
 
     treedef: Any
+    places: tuple[int, ...]
     shapes: tuple[tuple[int, ...], ...]
     is_indicator: tuple[bool, ...]
     labels: tuple[str, ...]
 
     @classmethod
+    def like(
+        cls,
+        value: Any,
+        shapes: Sequence[tuple[int, ...]],
+        is_indicator: Sequence[bool],
+        labels: Sequence[str] | None = None,
+    ) -> Output:
+        """The structure of a value whose leaves, as they are written, have these shapes."""
+        places = written_order(value)
+        if labels is None:
+            paths = [path for path, _ in jax.tree.flatten_with_path(value)[0]]
+            labels = [
+                _label(paths[place], index)
+                for place, shape in zip(places, shapes, strict=True)
+                for index in np.ndindex(*shape)
+            ]
+        return cls(
+            jax.tree.structure(value), places, tuple(shapes), tuple(is_indicator), tuple(labels)
+        )
+
+    @classmethod
     def scalar(cls, *, is_indicator: bool = False) -> Output:
         """One number; `is_indicator` if it is only ever 0 or 1."""
-        return cls(jax.tree.structure(0), ((),), (is_indicator,), ("",))
+        return cls.like(0, ((),), (is_indicator,))
 
     @property
     def size(self) -> int:
         return sum(math.prod(shape) for shape in self.shapes)
+
+    @property
+    def structure(self) -> tuple[Any, tuple[tuple[int, ...], ...]]:
+        """What two return values have in common that differ in the order of their keys alone."""
+        shapes = dict(zip(self.places, self.shapes, strict=True))
+        return self.treedef, tuple(shapes[place] for place in range(len(shapes)))
+
+    def in_order_of(self, other: Output) -> Output:
+        """The same with the leaves in another one's order, which has the same structure."""
+        flags = dict(zip(self.places, self.is_indicator, strict=True))
+        return dataclasses.replace(
+            other, is_indicator=tuple(flags[place] for place in other.places)
+        )
+
+    def numbers(self, value: Any) -> jax.Array:
+        """A return value as one flat array, in the order of the outputs."""
+        leaves = jax.tree.leaves(value)
+        return as_numbers([leaves[place] for place in self.places])
+
+    def ravel(self, value: Any) -> np.ndarray:
+        """The same of a value that is known, in NumPy."""
+        leaves = jax.tree.leaves(value)
+        return np.concatenate([np.ravel(leaves[place]) for place in self.places])
+
+    def tree(self, leaves: Iterable[Any]) -> Any:
+        """Puts leaves into the structure of the return value."""
+        placed = dict(zip(self.places, leaves, strict=True))
+        order = dict(zip(self.places, range(len(self.places)), strict=True))
+        sorted_keys, ranks = (
+            jax.tree.unflatten(self.treedef, [each[place] for place in range(len(each))])
+            for each in (placed, order)
+        )
+        return _as_written(sorted_keys, ranks)
 
     def unflatten(self, flat: Any) -> Any:
         """Puts `size` numbers back into the structure of the return value."""
@@ -155,7 +215,52 @@ class Output:
             stop = start + math.prod(shape)
             leaves.append(flat[start:stop].reshape(shape) if shape else flat[start].item())
             start = stop
-        return jax.tree.unflatten(self.treedef, leaves)
+        return self.tree(leaves)
+
+
+def _children(value: Any, *others: Any) -> Iterator[tuple[Any, ...]]:
+    """What a dict, tuple or list holds, beside what others of the same structure hold there."""
+    if isinstance(value, dict):
+        return ((value[key], *(other[key] for other in others)) for key in value)
+    return zip(value, *others, strict=True)
+
+
+def written_order(value: Any) -> tuple[int, ...]:
+    """For each leaf, in the order in which a value was written, its place among JAX's leaves."""
+    leaves, treedef = jax.tree.flatten(value)
+    return tuple(_places(value, jax.tree.unflatten(treedef, range(len(leaves)))))
+
+
+def _places(value: Any, places: Any) -> Iterator[int]:
+    if isinstance(value, dict | tuple | list) and not isinstance(places, int):
+        for child, inner in _children(value, places):
+            yield from _places(child, inner)
+    else:
+        yield from jax.tree.leaves(places)
+
+
+def _as_written(value: Any, ranks: Any) -> Any:
+    """A value whose dicts have their keys in the order of the ranks of their leaves."""
+    if isinstance(ranks, int):
+        return value
+    if type(value) is dict:
+        order = sorted(value, key=lambda key: min(jax.tree.leaves(ranks[key]), default=-1))
+        return {key: _as_written(value[key], ranks[key]) for key in order}
+    if type(value) in (tuple, list):
+        return type(value)(_as_written(*pair) for pair in _children(value, ranks))
+    return value
+
+
+def _label(path: Sequence[Any], index: Sequence[int]) -> str:
+    """The place of a number in a return value: ``tail``, ``tail.left``, ``tail[0, 1]``."""
+    label = ""
+    for entry in path:
+        name = getattr(entry, "key", getattr(entry, "name", None))
+        if isinstance(name, str):
+            label += f".{name}" if label else name
+        else:
+            label += f"[{name if name is not None else entry.idx!r}]"
+    return label + (f"[{', '.join(map(str, index))}]" if index else "")
 
 
 def shape_of_key() -> jax.ShapeDtypeStruct:

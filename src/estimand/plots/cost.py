@@ -16,6 +16,7 @@ from estimand.plots.style import (
     check_output,
     expectation_name,
     legend_above,
+    log_axis,
     tidy,
 )
 from estimand.record import Record
@@ -29,7 +30,9 @@ MAX_LABEL = 40
 
 @plot(caption="Error against cost; dotted, the rate of independent draws.", needs=has_path)
 def plot_cost(*records: Record, output: int = 0, ax: Axes | None = None) -> Axes:
-    """Standard error against cost, on logarithmic axes; several records in one plot.
+    """Standard error against cost; several records in one plot.
+
+    The axes are logarithmic where there is more than a decade to show.
 
     The dotted line is the rate of independent draws, cost to the power −½.
 
@@ -40,8 +43,8 @@ def plot_cost(*records: Record, output: int = 0, ax: Axes | None = None) -> Axes
 
     Examples:
         >>> ax = plots.plot_cost(result)
-        >>> ax.get_yscale()
-        'log'
+        >>> ax.get_ylabel()
+        'standard error of E[program]'
     """
     if not records:
         raise ValueError("plot_cost: give at least one estimate.")
@@ -50,8 +53,9 @@ def plot_cost(*records: Record, output: int = 0, ax: Axes | None = None) -> Axes
     for number, record in enumerate(records):
         check_output(record, output)
         _draw_record(ax, record, output, palette[number % len(palette)])
-    ax.set_xscale("log")
-    ax.set_yscale("log")
+    paths = [record.paths[output] for record in records]
+    log_axis(ax, "x", np.concatenate([path.cost for path in paths]))
+    log_axis(ax, "y", np.concatenate([path.standard_error for path in paths]))
     ax.set_xlabel(COST_LABEL)
     ax.set_ylabel(f"standard error of {expectation_name(records[0], output)}")
     if len(records) > 1:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+import numpy as np
+
 from estimand.record import Record
 
 if TYPE_CHECKING:
@@ -34,6 +36,12 @@ PALETTE = ("#00795c", "#d55e00", "#0072b2", "#cc79a7", "#e69f00", "#56b4e9", "#5
 COST_LABEL = "cost (evaluations, a gradient counting as 3)"
 # A legend with a label longer than this has one column.
 LONG_LABEL = 30
+# Characters that title and legend may have beside each other, and points between them if not.
+MAX_LINE = 52
+TITLE_PAD, ROW_HEIGHT = 6.0, 13.0
+# From this ratio of the largest to the smallest number on, an axis is logarithmic.
+MIN_DECADE = 20.0
+LARGE = 1000.0
 
 
 def pyplot() -> Any:
@@ -76,17 +84,39 @@ def tidy(ax: Axes) -> None:
 
 
 def legend_above(ax: Axes) -> None:
-    """Adds a legend that covers neither a line nor the axis's own factor."""
+    """Adds a legend that covers neither a line nor the axis's own factor, nor the title."""
     labels = ax.get_legend_handles_labels()[1]
-    if labels:
-        ax.legend(
-            frameon=False,
-            ncols=1 if max(map(len, labels)) > LONG_LABEL else 2,
-            fontsize="small",
-            loc="lower right",
-            bbox_to_anchor=(1.0, 1.0),
-            borderaxespad=0.2,
-        )
+    if not labels:
+        return
+    columns = 1 if max(map(len, labels)) > LONG_LABEL else 2
+    ax.legend(
+        frameon=False,
+        ncols=columns,
+        fontsize="small",
+        loc="lower right",
+        bbox_to_anchor=(1.0, 1.0),
+        borderaxespad=0.2,
+    )
+    title = ax.get_title(loc="left")
+    rows = -(-len(labels) // columns)
+    width = len(title) + sum(len(label) + 6 for label in labels[:columns])
+    if title and width > MAX_LINE:
+        ax.set_title(title, loc="left", fontsize="medium", pad=TITLE_PAD + ROW_HEIGHT * rows)
+
+
+def log_axis(ax: Axes, name: str, values: np.ndarray) -> None:
+    """A logarithmic axis whose labels do not collide; a linear one for less than a decade."""
+    from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullFormatter
+
+    axis = ax.xaxis if name == "x" else ax.yaxis
+    known = values[np.isfinite(values) & (values > 0)]
+    if not known.size or known.max() >= MIN_DECADE * known.min():
+        (ax.set_xscale if name == "x" else ax.set_yscale)("log")
+        axis.set_major_locator(LogLocator(numticks=6))
+        axis.set_minor_formatter(NullFormatter())
+    elif known.max() >= LARGE:
+        axis.set_major_locator(MaxNLocator(3))
+        axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.0f}"))
 
 
 def make_legend_solid(legend: Legend) -> None:

@@ -2,7 +2,7 @@
 
 from estimand.record.branches import Branch, without_draws
 from estimand.record.draws import KeptDraws, resample, values_at
-from estimand.record.export import dataframe, to_datatree, to_dict
+from estimand.record.export import rows_of, to_dataframe, to_datatree, to_dict
 from estimand.record.merge import MergeError, merge
 from estimand.record.parts import CONSTANT_NAMES, PartSummary, with_parts
 from estimand.record.provenance import (
@@ -39,7 +39,6 @@ __all__ = [
     "Settling",
     "as_key",
     "confidence_interval",
-    "dataframe",
     "fingerprint",
     "fresh_key",
     "generator_of",
@@ -53,7 +52,9 @@ __all__ = [
     "quantile",
     "question_of",
     "resample",
+    "rows_of",
     "save",
+    "to_dataframe",
     "to_datatree",
     "to_dict",
     "values_at",

@@ -6,10 +6,9 @@ import dataclasses
 import json
 from typing import TYPE_CHECKING, Any
 
-import jax
 import numpy as np
 
-from estimand.model import Axes
+from estimand.model import Axes, Output
 from estimand.record.branches import Branch
 from estimand.record.draws import resample
 from estimand.record.parts import SHARED
@@ -51,7 +50,7 @@ def to_dict(record: Record) -> dict[str, Any]:
         "message": record.status.value,
         "outputs": outputs,
         "parts": parts,
-        "branches": [_plain_branch(branch) for branch in record.branches],
+        "branches": [_plain_branch(branch, record.output) for branch in record.branches],
         "notes": list(record.run.notes),
         "num_evaluations": record.num_evaluations,
         "num_gradients": record.num_gradients,
@@ -64,9 +63,39 @@ def to_dict(record: Record) -> dict[str, Any]:
     }
 
 
-def _plain_branch(branch: Branch) -> dict[str, Any]:
+def rows_of(record: Record) -> list[dict[str, Any]]:
+    """A table with a row for every output."""
+    return [
+        {
+            "output": name,
+            "value": output.value,
+            "standard_error": output.standard_error,
+            "low": low,
+            "high": high,
+            "status": output.status.name,
+            "route": output.route,
+            "evaluations": record.cost,
+            "message": "; ".join(f"{item.status.name}: {item}" for item in output.findings),
+        }
+        for name, output, (low, high) in zip(
+            record.names, record.outputs, record.bounds(), strict=True
+        )
+    ]
+
+
+def to_dataframe(rows: list[dict[str, Any]], index: str | None = None) -> DataFrame:
+    """Rows as a pandas DataFrame, named by one of their entries if that is asked for."""
+    try:
+        import pandas as pd
+    except ImportError as error:
+        raise ImportError("to_dataframe needs pandas: pip install 'estimand[tables]'") from error
+    frame = pd.DataFrame(rows)
+    return frame if index is None else frame.set_index(index)
+
+
+def _plain_branch(branch: Branch, output: Output) -> dict[str, Any]:
     values, errors = (
-        [number(leaf) for array in jax.tree.leaves(structure) for leaf in np.ravel(array)]
+        [number(leaf) for leaf in output.ravel(structure)]
         for structure in (branch.value, branch.standard_error)
     )
     return {
@@ -82,15 +111,6 @@ def _plain_branch(branch: Branch) -> dict[str, Any]:
         "findings": [str(finding) for findings in branch.findings for finding in findings],
         "cost": branch.cost,
     }
-
-
-def dataframe(rows: list[dict[str, Any]], index: str) -> DataFrame:
-    """Rows as a pandas DataFrame."""
-    try:
-        import pandas
-    except ImportError as error:
-        raise ImportError("to_dataframe needs pandas: pip install pandas") from error
-    return pandas.DataFrame(rows).set_index(index)
 
 
 _GROUPS = {"gamma2": "posterior", "gamma1_plus": "target_plus", "gamma1_minus": "target_minus"}
@@ -113,7 +133,7 @@ def to_datatree(record: Record, rng: np.random.Generator) -> DataTree:
     groups: dict[str, xarray.Dataset] = {}
     for draws in record.draws:
         group = _GROUPS[draws.name]
-        label = record.output.labels[draws.output] if draws.output >= 0 else ""
+        label = record.names[draws.output] if draws.output >= 0 else ""
         is_numbered = draws.output >= 0 and record.output.size > 1
         if is_numbered and not (draws.name == "gamma2" and group not in groups):
             group = f"{group}_{draws.output}"
@@ -126,10 +146,7 @@ def to_datatree(record: Record, rng: np.random.Generator) -> DataTree:
         attributes["weights"] = "log_weight"
         groups[f"weighted_{group}"] = _dataset(weighted, attributes, axes)
         if group == "posterior":
-            values = {
-                f"output{label}": draws.outputs[chosen, k]
-                for k, label in enumerate(record.output.labels)
-            }
+            values = {name: draws.outputs[chosen, k] for k, name in enumerate(record.names)}
             groups["sample_stats"] = _dataset(values, {"of": "the return value at each draw"})
     tree = xarray.DataTree.from_dict(groups)
     tree.attrs = {

@@ -9,7 +9,6 @@ from __future__ import annotations
 import dataclasses
 import functools
 import math
-import re
 import statistics
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
@@ -109,7 +108,7 @@ class Record:
     @property
     def names(self) -> list[str]:
         """A short name for every output: its place in the return value, or the program's name."""
-        return [_short_name(label) or self.program for label in self.output.labels]
+        return [label or self.program for label in self.output.labels]
 
     @property
     def status(self) -> Status:
@@ -223,11 +222,6 @@ class Record:
     def draws_of(self, name: str, output: int = 0) -> KeptDraws | None:
         """The draws of one density, or None if the method has none."""
         return find_part(self.draws, name, output)
-
-
-def _short_name(label: str) -> str:
-    """``['a'][0]`` as ``a[0]``."""
-    return re.sub(r"^\['([^']*)'\]", r"\1", label)
 
 
 def confidence_interval(

@@ -280,11 +280,11 @@ def _decode(content: dict[str, Any], arrays: dict[str, np.ndarray]) -> dict[str,
     return {
         "program": content["program"],
         "method": content["method"],
-        "output": Output(
-            jax.tree.structure(_template(output["structure"])),
+        "output": Output.like(
+            _template(output["structure"]),
             tuple(map(tuple, output["shapes"])),
-            tuple(output["is_indicator"]),
-            tuple(output["labels"]),
+            output["is_indicator"],
+            output["labels"],
         ),
         "run": Run(
             outputs=with_parts(outputs, parts),
@@ -340,7 +340,7 @@ def _typed(name: str, value: Any) -> Any:
 
 def _structure(output: Output) -> Any:
     """The structure of a return value as JSON, with leaves by number."""
-    tree = jax.tree.unflatten(output.treedef, range(output.treedef.num_leaves))
+    tree = output.tree(range(len(output.places)))
 
     def describe(node: Any) -> Any:
         if isinstance(node, int):

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 import sys
 from collections.abc import Callable, Iterator
 from typing import NamedTuple
+
+_log = logging.getLogger("estimand")
 
 
 class Progress(NamedTuple):
@@ -35,6 +38,11 @@ class Teller:
         self._listener, self._last, self._number = listener, Progress("starting"), 0
 
     def __call__(self, progress: Progress) -> None:
+        if progress.stage != self._last.stage:
+            spent = f"{progress.spent:,} of {progress.budget:,} evaluations"
+            _log.debug(
+                "%s; %s so far; %s", progress.stage, spent, progress.estimate or "no estimate"
+            )
         self._last = progress
         self._listener(progress)
 
@@ -45,6 +53,7 @@ class Teller:
         total = max(self._last.num_programs, self._number)
         of_total = f" of {total}" if self._last.num_programs else ""
         stage = f"compiling ({self._number}{of_total}), then {self._last.stage}"
+        _log.debug("%s", stage)
         self._listener(self._last._replace(stage=stage))
         try:
             yield
@@ -53,8 +62,8 @@ class Teller:
 
 
 @contextlib.contextmanager
-def bar(is_wanted: bool | None) -> Iterator[Listener]:
-    """A listener that shows a bar on standard error with the stage and the estimate so far.
+def bar(is_wanted: bool | None, name: str = "") -> Iterator[Listener]:
+    """A listener that shows a line on standard error: what is estimated, the stage, the estimate.
 
     None shows it where standard error is a terminal and rich is installed.
     """
@@ -65,27 +74,28 @@ def bar(is_wanted: bool | None) -> Iterator[Listener]:
         return
     try:
         from rich.console import Console
-        from rich.progress import BarColumn, TextColumn, TimeElapsedColumn
         from rich.progress import Progress as Display
+        from rich.progress import SpinnerColumn, TextColumn, TimeElapsedColumn
     except ImportError as error:
         raise ImportError(
             "progress_bar=True needs rich: pip install 'estimand[rich]', or leave it out."
         ) from error
     columns = (
-        BarColumn(bar_width=24),
+        SpinnerColumn(),
+        TextColumn("{task.fields[name]}"),
         TimeElapsedColumn(),
         TextColumn("{task.description}"),
+        TextColumn("{task.fields[spent]}"),
         TextColumn("[bold]{task.fields[estimate]}"),
     )
     with Display(*columns, console=Console(stderr=True), transient=True) as display:
-        task = display.add_task("starting", total=None, estimate="")
+        task = display.add_task("starting", total=None, name=name, spent="", estimate="")
 
         def show(progress: Progress) -> None:
             display.update(
                 task,
                 description=progress.stage,
-                completed=progress.spent,
-                total=progress.budget or None,
+                spent=f"{progress.spent:,} evaluations" if progress.spent else "",
                 estimate=progress.estimate,
             )
 

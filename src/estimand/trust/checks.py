@@ -74,7 +74,8 @@ def unmet(
         return Unmet(error=bound / 2)
     size = f"up to {bound:.2g}" if math.isfinite(bound) else "any number: its size has no bound"
     detail = f"{what} at nearly all draws, and what was missed could add {size}"
-    return Unmet((Finding(Status.not_converged, None, detail, check),))
+    lack = bound / goal if math.isfinite(bound) and goal > 0 else 0.0
+    return Unmet((Finding(Status.not_converged, None, detail, check, lack),))
 
 
 def check_goal(output: OutputEstimate, goal: Goal, slack: float = SLACK) -> list[Finding]:
@@ -84,9 +85,11 @@ def check_goal(output: OutputEstimate, goal: Goal, slack: float = SLACK) -> list
     if math.isfinite(output.standard_error):
         share = output.standard_error / output.error_scale
         detail = f"relative error {percent(share)}; {goal.text}"
+        allowed = goal.allowed(output)
+        lack = (output.standard_error / allowed) ** 2 if 0 < allowed < math.inf else 0.0
     else:
-        detail = f"no error is known; {goal.text}"
-    return [Finding(Status.not_converged, None, detail, "goal")]
+        detail, lack = f"no error is known; {goal.text}", 0.0
+    return [Finding(Status.not_converged, None, detail, "goal", lack)]
 
 
 def check_magnitude(output: OutputEstimate, other: OutputEstimate) -> list[Finding]:

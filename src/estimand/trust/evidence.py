@@ -144,7 +144,9 @@ def check_size(ess: float, part: str | None = None, needed: float = MIN_ESS) -> 
     """Whether so many effective samples are enough for an error."""
     if ess >= needed:
         return []
-    return [Finding(Status.low_ess, part, f"ESS {ess:.0f}; {needed:.0f} needed", "size")]
+    detail = f"ESS {ess:.0f}; {needed:.0f} needed"
+    lack = needed / float(ess) if ess >= 1 else needed
+    return [Finding(Status.low_ess, part, detail, "size", lack)]
 
 
 def check_precision(
@@ -158,9 +160,10 @@ def check_precision(
         detail = f"relative error {_percent(relative_variance)}; at most {_percent(limit)} allowed"
         if math.isfinite(degrees):
             detail += f" with {float(degrees):.0f} degrees of freedom"
+        lack = float(relative_variance) / limit if limit > 0 else 0.0
     else:
-        detail = "no error is known"
-    return [Finding(Status.low_ess, part, detail, "precision")]
+        detail, lack = "no error is known", 0.0
+    return [Finding(Status.low_ess, part, detail, "precision", lack)]
 
 
 def largest_variance(degrees: jax.Array | float) -> float:

@@ -8,49 +8,22 @@ from typing import NamedTuple
 
 
 class Status(enum.Enum):
-    """How an estimation went, from harmless to severe; the values are the messages.
+    """How an estimation went, from harmless to severe; the values say what they mean.
 
-    Only `ok` can be trusted.
+    Only `ok` can be trusted. What to do about the others depends on the program and the method: an
+    estimate says it when it is printed.
     """
 
     ok = "All checks passed."
-    low_ess = (
-        "The effective sample size is too low for the standard error to be trusted: take more "
-        "samples, more temperatures or a better kernel."
-    )
-    not_converged = (
-        "The estimate has not settled: the Markov chains disagree with each other, or the budget "
-        "ran out before the requested error was reached. Allow more evaluations or time."
-    )
-    heavy_tailed = (
-        "The weights are so heavy-tailed that their variance may not exist: use a proposal with "
-        "wider tails or more temperatures, and check that the expectation exists."
-    )
-    unresolved = (
-        "Much of the mass lies where floating-point numbers end or are too coarse: check that the "
-        "expectation exists, use a prior with less mass at the edge of its support, or write the "
-        "model so that this edge is at 0."
-    )
-    replicates_disagree = (
-        "Independent explorations found mass that the estimate has missed: explore with more "
-        "scouts or particles."
-    )
-    underflow = (
-        "There is mass, but the expectation is closer to 0 than floating point can represent: the "
-        "logarithms of its parts are in log_z. Return a larger multiple of it."
-    )
-    no_mass_found = (
-        "No sample found any mass of the target. This does not prove that there is none: take "
-        "more samples or more temperatures, or start from a proposal that reaches the target."
-    )
-    interrupted = (
-        "The run was cut short, by Ctrl-C or by its time limit, before all checks were made: this "
-        "is what was known by then. Run it again with more time, or call refine, to continue."
-    )
-    nan_density = (
-        "The density or the target was NaN or +inf at some positions, which were treated as "
-        "having density 0: fix the program there."
-    )
+    low_ess = "Too few effective draws stand behind the estimate to know its error."
+    not_converged = "The estimate has not settled."
+    heavy_tailed = "A few draws decide: the weights have tails too heavy for a standard error."
+    unresolved = "Much of the mass lies where floating-point numbers end."
+    replicates_disagree = "Independent explorations found mass that the estimate has missed."
+    underflow = "The expectation is closer to 0 than floating point can represent."
+    no_mass_found = "No draw found any mass of the target, which does not prove that there is none."
+    interrupted = "The run was cut short before all checks were made: this is what was known."
+    nan_density = "The program does not give a finite number everywhere that there could be mass."
 
     def __bool__(self) -> bool:
         return self is Status.ok
@@ -68,13 +41,15 @@ class Finding(NamedTuple):
     """What a check found: a status, the part that it is about, and the numbers in words.
 
     `part` is ``"Z1_plus"``, ``"Z1_minus"``, ``"Z1"`` for both signs together, or ``"Z2"``, and None
-    where it is about the whole output. `check` names the check.
+    where it is about the whole output. `check` names the check. `lack` is how many times as many
+    draws would settle it, 0 where more draws do not, or where nobody knows.
     """
 
     status: Status
     part: str | None
     detail: str
     check: str = ""
+    lack: float = 0.0
 
     def __str__(self) -> str:
         return f"{self.part}: {self.detail}" if self.part else self.detail

@@ -2,7 +2,9 @@
 
 from estimand.view.diagnosis import Diagnosis, PartDiagnosis, PlainSampling, diagnose
 from estimand.view.reliability import DesignPoint, Reliability, reliability_of
-from estimand.view.tables import Summary, Table, estimate_text, summarise
+from estimand.view.remedies import message
+from estimand.view.tables import Summary, Table, summarise
+from estimand.view.text import estimate_text, printed
 
 # The module `report` is imported when a report is asked for, and the plots with it.
 __all__ = [
@@ -15,6 +17,8 @@ __all__ = [
     "Table",
     "diagnose",
     "estimate_text",
+    "message",
+    "printed",
     "reliability_of",
     "report",
     "summarise",

@@ -12,6 +12,7 @@ import numpy as np
 
 from estimand.record import CONSTANT_NAMES, PartSummary, Record
 from estimand.trust import Finding, OutputEstimate, Status, thresholds
+from estimand.view.remedies import message
 
 
 class PartDiagnosis(NamedTuple):
@@ -65,7 +66,8 @@ class Diagnosis(NamedTuple):
     """The evidence for and against the estimate of one output.
 
     `cancellation` is |Z1⁺ − Z1⁻| / (Z1⁺ + Z1⁻): 1 for f of one sign, near 0 where its signs
-    cancel. `plain` is None where the method keeps no draws.
+    cancel. `plain` is None where the method keeps no draws; `gain` is how many times the error of
+    the estimate that of plain draws would be, infinite where none reaches the target.
     """
 
     label: str
@@ -73,6 +75,7 @@ class Diagnosis(NamedTuple):
     cancellation: float
     parts: tuple[PartDiagnosis, ...]
     plain: PlainSampling | None
+    gain: float
     verdict: str
     advice: str
 
@@ -90,14 +93,16 @@ def _diagnose_output(record: Record, number: int) -> Diagnosis:
     cancellation = _cancellation(output)
     parts = _part_diagnoses(record, number)
     plain = plain_sampling(record, number)
+    gain = _gain(output, plain)
     return Diagnosis(
         label=record.output.labels[number],
         relative_error=relative_error,
         cancellation=cancellation,
         parts=parts,
         plain=plain,
-        verdict=_verdict(output, relative_error),
-        advice=_advice(output, cancellation, parts, plain),
+        gain=gain,
+        verdict=_verdict(record, number, relative_error),
+        advice=_advice(output, cancellation, parts, plain, gain),
     )
 
 
@@ -252,14 +257,15 @@ def percent(share: float) -> str:
     return f"{float(f'{100 * share:.2g}'):g} %" if math.isfinite(share) else "unknown"
 
 
-def _verdict(output: OutputEstimate, relative_error: float) -> str:
+def _verdict(record: Record, number: int, relative_error: float) -> str:
+    output = record.outputs[number]
     if output.status is Status.ok:
         return (
             "The estimate can be used: all checks passed, and its relative error is "
             f"{percent(relative_error)}."
         )
     details = "; ".join(map(str, sorted_findings(output)))
-    return f"The estimate cannot be trusted ({details}). {output.status.value}"
+    return f"The estimate cannot be trusted ({details}). {message(record, number)}"
 
 
 def sorted_findings(output: OutputEstimate) -> list[Finding]:
@@ -267,11 +273,20 @@ def sorted_findings(output: OutputEstimate) -> list[Finding]:
     return sorted(output.findings, key=lambda finding: -finding.status.severity)
 
 
+def _gain(output: OutputEstimate, plain: PlainSampling | None) -> float:
+    if plain is None:
+        return math.nan
+    if plain.num_hits == 0:
+        return math.inf
+    return plain.true_error / output.standard_error if output.standard_error > 0 else math.nan
+
+
 def _advice(
     output: OutputEstimate,
     cancellation: float,
     parts: tuple[PartDiagnosis, ...],
     plain: PlainSampling | None,
+    gain: float,
 ) -> str:
     if output.status is not Status.ok and (words := _what_is_wrong(parts)):
         return words
@@ -283,25 +298,22 @@ def _advice(
         )
     if output.status is not Status.ok:
         return _main_source(parts)
-    if plain is None:
+    if plain is None or math.isnan(gain):
         return ""
-    if plain.num_hits == 0:
+    if math.isinf(gain):
         return (
             f"Averaging {plain.num_draws:,} posterior draws would have said 0 ± 0: none of them "
             "reaches the target."
         )
-    if not output.standard_error > 0:
-        return ""
-    gain = plain.true_error / output.standard_error
     if gain < 1.5:
         return "Averaging as many posterior draws would have been just as good here."
     return (
-        f"Averaging as many posterior draws would have had {_rounded(gain)} times the error; it "
-        f"needs {_rounded(gain**2)} times as many draws to match it."
+        f"Averaging as many posterior draws would have had {rounded(gain)} times the error; it "
+        f"needs {rounded(gain**2)} times as many draws to match it."
     )
 
 
-def _rounded(number: float) -> str:
+def rounded(number: float) -> str:
     """Two significant digits, in words where there are many zeros."""
     short = float(f"{number:.2g}")
     for word, size in (("billion", 1e9), ("million", 1e6)):

@@ -14,9 +14,10 @@ from estimand.plots import Panels, RegisteredPlot, registered_plots
 from estimand.record import Record
 from estimand.trust import Status
 from estimand.view.diagnosis import Diagnosis
+from estimand.view.glossary import WORDS
 from estimand.view.tables import estimate_text, summarise, table_html
 
-# Outputs that get plots of their own; the others are in the tables.
+# Outputs that get plots of their own; the others have their numbers and their verdict.
 MAX_PLOTTED = 6
 # Stands for the page's text colour in a plot, until it is replaced by that.
 _INK = "#0a0b0c"
@@ -27,6 +28,11 @@ _STYLE = """
 @media (prefers-color-scheme: dark) { :root { --ink: #e6eaee; --soft: #a3aeb8; --paper: #14181d;
   --panel: #1d232a; --line: #37414b; --good: #45c9a0; --bad: #ff8a80; }
   svg { filter: brightness(1.35); } }
+a { color: inherit; }
+.contents { border-collapse: collapse; margin: .6rem 0 1.2rem; width: 100%; }
+.contents td { white-space: normal; overflow-wrap: anywhere; }
+section { margin-top: 1.6rem; } section + section { border-top: 1px solid var(--line); }
+.words dt { color: var(--ink); font-weight: 600; }
 * { box-sizing: border-box; }
 body { margin: 0 auto; max-width: 62rem; padding: 1.5rem 1rem 3rem; background: var(--paper);
   color: var(--ink); font: 16px/1.5 system-ui, -apple-system, "Segoe UI", Roboto, sans-serif; }
@@ -66,7 +72,8 @@ footer { margin-top: 2.5rem; color: var(--soft); font-size: .85rem; }
 @media print { :root { color-scheme: light; --ink: #000; --soft: #444; --paper: #fff;
   --panel: #fff; --line: #bbb; --good: #00694f; --bad: #b3261e; }
   body { max-width: none; padding: 0; font-size: 11pt; }
-  svg { filter: none; } pre { white-space: pre-wrap; } .scroll { overflow: visible; } }
+  svg { filter: none; } h2, .number { break-after: avoid; }
+  pre { white-space: pre-wrap; } .scroll { overflow: visible; } }
 """
 
 
@@ -76,9 +83,10 @@ def to_html(record: Record, diagnoses: tuple[Diagnosis, ...]) -> str:
     source = record.provenance.source or "no source is known"
     version = record.provenance.versions.get("estimand", "")
     body = [
-        _header(record, diagnoses, title),
-        _plots(record),
+        f"<header><h1>{html.escape(title)}</h1>{_contents(record)}</header>",
+        *(_section(record, diagnosis, number) for number, diagnosis in enumerate(diagnoses)),
         _tables(record, diagnoses),
+        _words(),
         _settings(record),
         f"<h2>Program</h2>\n<pre>{html.escape(source)}</pre>",
         f"<footer>Written by estimand {html.escape(version)}. "
@@ -101,25 +109,48 @@ def to_html(record: Record, diagnoses: tuple[Diagnosis, ...]) -> str:
     )
 
 
-def _header(record: Record, diagnoses: tuple[Diagnosis, ...], title: str) -> str:
-    pieces = ["<header>", f"<h1>{html.escape(title)}</h1>"]
-    rows = zip(record.names, record.outputs, record.bounds(), diagnoses, strict=True)
-    for number, (name, numbers, (low, high), diagnosis) in enumerate(rows):
-        if number == MAX_PLOTTED:
-            left = len(diagnoses) - MAX_PLOTTED
-            pieces.append(f"<p>And {left} more outputs, in the table below.</p>")
-            break
-        if len(diagnoses) > 1:
-            pieces.append(f"<h3>{html.escape(name)}</h3>")
-        tone = "good" if numbers.status is Status.ok else "bad"
-        words = html.escape(f"{diagnosis.verdict} {diagnosis.advice}".strip())
-        pieces += [
-            f'<p class="number">{html.escape(estimate_text(numbers))}</p>',
+def _contents(record: Record) -> str:
+    """A line for each output, which leads to its section; nothing for one output."""
+    if len(record.outputs) == 1:
+        return ""
+    rows = [
+        f'<tr><td><a href="#output-{number}">{html.escape(name)}</a></td>'
+        f"<td>{html.escape(estimate_text(output))}</td><td>{_badge(output.status)}</td></tr>"
+        for number, (name, output) in enumerate(zip(record.names, record.outputs, strict=True))
+    ]
+    return f'<nav><table class="contents"><tbody>{"".join(rows)}</tbody></table></nav>'
+
+
+def _badge(status: Status) -> str:
+    tone = "good" if status is Status.ok else "bad"
+    return f'<span class="badge {tone}">{status.name}</span>'
+
+
+def _section(record: Record, diagnosis: Diagnosis, number: int) -> str:
+    """One output: its number, the verdict and its plots."""
+    name, output = record.names[number], record.outputs[number]
+    low, high = record.bounds()[number]
+    tone = "good" if output.status is Status.ok else "bad"
+    words = html.escape(f"{diagnosis.verdict} {diagnosis.advice}".strip())
+    heading = f"<h2>{html.escape(name)}</h2>" if len(record.names) > 1 else ""
+    return "\n".join(
+        [
+            f'<section id="output-{number}">{heading}',
+            f'<p class="number">{html.escape(estimate_text(output))}</p>',
             f'<p class="interval">95 % interval <span>{low:.6g}</span> to <span>{high:.6g}</span> '
-            f'&nbsp;<span class="badge {tone}">{numbers.status.name}</span></p>',
+            f"&nbsp;{_badge(output.status)}</p>",
             f'<p class="verdict {tone}"><span>{words}</span></p>',
+            _plots(record, number) if number < MAX_PLOTTED else "",
+            "</section>",
         ]
-    return "\n".join([*pieces, "</header>"])
+    )
+
+
+def _words() -> str:
+    rows = [
+        f"<dt>{html.escape(word)}</dt><dd>{html.escape(text)}</dd>" for word, text in WORDS.items()
+    ]
+    return "\n".join(["<h2>What the words mean</h2>", '<dl class="words">', *rows, "</dl>"])
 
 
 def _tables(record: Record, diagnoses: tuple[Diagnosis, ...]) -> str:
@@ -153,18 +184,13 @@ def _settings(record: Record) -> str:
 # --- plots ---
 
 
-def _plots(record: Record) -> str:
-    pieces = []
-    for output, name in enumerate(record.names[:MAX_PLOTTED]):
-        heading = f"Plots of {name}" if len(record.names) > 1 else "Plots"
-        elements = [
-            _plot_element(entry, record, output)
-            for entry in registered_plots()
-            if entry.needs(record, output)
-        ]
-        pieces.append(f"<h2>{html.escape(heading)}</h2>")
-        pieces.append(f'<div class="plots">{"".join(elements)}</div>')
-    return "\n".join(pieces)
+def _plots(record: Record, output: int) -> str:
+    elements = [
+        _plot_element(entry, record, output)
+        for entry in registered_plots()
+        if entry.needs(record, output)
+    ]
+    return f'<div class="plots">{"".join(elements)}</div>'
 
 
 def _plot_element(entry: RegisteredPlot, record: Record, output: int) -> str:

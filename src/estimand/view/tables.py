@@ -7,14 +7,14 @@ import math
 import sys
 from typing import Any, NamedTuple
 
-import jax
-import numpy as np
-
 from estimand.record import Record
-from estimand.trust import OutputEstimate, Status
-from estimand.view.diagnosis import Diagnosis, PartDiagnosis, PlainSampling, percent
+from estimand.trust import Status
+from estimand.view.diagnosis import Diagnosis, PartDiagnosis, PlainSampling, percent, rounded
 from estimand.view.index import index_of
+from estimand.view.text import cost_text, estimate_text, finding_lines, names_text
 
+# Outputs whose parts have rows of their own; of more there is a row for each, and no other.
+MAX_DETAILED = 4
 # Branches that have a row, and outputs that have a column, in the table of branches.
 MAX_BRANCHES, MAX_BRANCH_OUTPUTS = 20, 4
 # Events of smaller probability have a reliability index in the summary.
@@ -106,48 +106,61 @@ def table_html(table: Table) -> str:
     )
 
 
-def estimate_text(output: OutputEstimate) -> str:
-    """The number to the precision of its error, or that there is none."""
-    value, error = output.value, output.standard_error
-    if output.status is Status.no_mass_found and not math.isfinite(error):
-        return "no mass found"
-    if output.status is Status.underflow:
-        return "below the smallest number"
-    if not 0 < error < math.inf or value == 0:
-        return f"{value:.6g} ± {error:.2g}"
-    digits = math.floor(math.log10(abs(value))) - math.floor(math.log10(error)) + 2
-    return f"{value:.{min(max(digits, 1), 15)}g} ± {error:.2g}"
-
-
 def summarise(record: Record, diagnoses: tuple[Diagnosis, ...]) -> Summary:
-    """The estimate, its parts and its verdict as tables."""
-    names = record.names
-    outputs = [
-        (
+    """The estimate, its parts and its verdict as tables; of many outputs a row for each."""
+    is_short = len(diagnoses) <= MAX_DETAILED
+    tables = [_output_table(record, diagnoses, is_short)]
+    if record.branches:
+        tables.append(_branch_table(record))
+    if events := _rare_events(record):
+        title = "Reliability index β = −Φ⁻¹(P)"
+        tables.append(Table(title, ("event", "β", "95 % interval"), events))
+    if is_short:
+        tables += _detail_tables(record.names, diagnoses)
+    for known in record.sensitivities.values():
+        tables.extend(known.summary().tables)
+    return Summary(tables, _lines(record, diagnoses))
+
+
+def _output_table(record: Record, diagnoses: tuple[Diagnosis, ...], is_short: bool) -> Table:
+    header = ["output", "estimate", "95 % interval", "relative error", "cancellation", "status"]
+    rows = [
+        [
             name,
             estimate_text(output),
             f"[{low:.6g}, {high:.6g}]",
             percent(diagnosis.relative_error),
             _number(diagnosis.cancellation),
             output.status.name,
-        )
+        ]
         for name, output, diagnosis, (low, high) in zip(
-            names, record.outputs, diagnoses, record.bounds(), strict=True
+            record.names, record.outputs, diagnoses, record.bounds(), strict=True
         )
     ]
-    header = ("output", "estimate", "95 % interval", "relative error", "cancellation", "status")
-    tables = [Table(f"E[{record.program}] by {record.method}", header, tuple(outputs))]
-    if record.branches:
-        tables.append(_branch_table(record))
-    if events := _rare_events(record):
-        title = "Reliability index β = −Φ⁻¹(P)"
-        tables.append(Table(title, ("event", "β", "95 % interval"), events))
-    parts = tuple(
-        _part_row(names[output] if len(names) > 1 else "", part)
-        for output, diagnosis in enumerate(diagnoses)
+    if not is_short:
+        header[-2:-1] = ["ESS", "plain draws' error"]
+        for row, diagnosis in zip(rows, diagnoses, strict=True):
+            sizes = [part.ess for part in diagnosis.parts if math.isfinite(part.ess)]
+            row[-2:-1] = [f"{min(sizes):,.0f}" if sizes else "–", _gain_text(diagnosis.gain)]
+    title = f"E[{record.program}] by {record.method}"
+    return Table(title, tuple(header), tuple(map(tuple, rows)))
+
+
+def _gain_text(gain: float) -> str:
+    if math.isnan(gain):
+        return "–"
+    return f"{rounded(gain)} times" if math.isfinite(gain) else "none meets it"
+
+
+def _detail_tables(names: list[str], diagnoses: tuple[Diagnosis, ...]) -> list[Table]:
+    """Parts, the ways to them, and what plain draws would have said."""
+    tables = []
+    labelled = [
+        (f"{name if len(names) > 1 else ''} {part.name}".strip(), part)
+        for name, diagnosis in zip(names, diagnoses, strict=True)
         for part in diagnosis.parts
-    )
-    if parts:
+    ]
+    if parts := tuple(_part_row(label, part) for label, part in labelled):
         columns = (
             "part",
             "log Z",
@@ -161,12 +174,11 @@ def summarise(record: Record, diagnoses: tuple[Diagnosis, ...]) -> Summary:
         tables.append(Table("Normalising constants", columns, parts))
     ways = tuple(
         (
-            f"{names[output] if len(names) > 1 else ''} {part.name}".strip(),
+            label,
             str(part.num_temperatures),
             f"{percent(part.acceptance[0])} to {percent(part.acceptance[1])}",
         )
-        for output, diagnosis in enumerate(diagnoses)
-        for part in diagnosis.parts
+        for label, part in labelled
         if part.num_temperatures
     )
     if ways:
@@ -181,9 +193,7 @@ def summarise(record: Record, diagnoses: tuple[Diagnosis, ...]) -> Summary:
     if plain:
         title = "What averaging plain posterior draws would have said"
         tables.append(Table(title, ("output", "draws", "that reach f ≠ 0", "average"), plain))
-    for known in record.sensitivities.values():
-        tables.extend(known.summary().tables)
-    return Summary(tables, _lines(record, names, diagnoses))
+    return tables
 
 
 def _rare_events(record: Record) -> tuple[tuple[str, ...], ...]:
@@ -208,8 +218,7 @@ def _branch_table(record: Record) -> Table:
     rows = []
     for branch in record.branches[:MAX_BRANCHES]:
         values, errors = (
-            np.concatenate([np.ravel(leaf) for leaf in jax.tree.leaves(structure)])
-            for structure in (branch.value, branch.standard_error)
+            record.output.ravel(structure) for structure in (branch.value, branch.standard_error)
         )
         numbers = [
             f"{value:.5g} ± {error:.2g}" if math.isfinite(error) else "–"
@@ -233,25 +242,33 @@ def _branch_table(record: Record) -> Table:
     return Table("Branches", (*header, "status"), tuple(rows))
 
 
-def _lines(record: Record, names: list[str], diagnoses: tuple[Diagnosis, ...]) -> list[str]:
-    lines = [
-        f"{record.num_evaluations:,} evaluations, {record.num_gradients:,} gradients; "
-        f"{record.compile_seconds:.2f} s compiling, {record.run_seconds:.2f} s running",
-        *record.run.notes,
-    ]
-    for name, diagnosis in zip(names, diagnoses, strict=True):
-        prefix = f"{name}: " if len(names) > 1 else ""
-        lines.append(f"{prefix}{diagnosis.verdict} {diagnosis.advice}".rstrip())
-    return lines
+def _lines(record: Record, diagnoses: tuple[Diagnosis, ...]) -> list[str]:
+    lines = [cost_text(record), *record.run.notes]
+    if len(diagnoses) <= MAX_DETAILED:
+        for name, diagnosis in zip(record.names, diagnoses, strict=True):
+            prefix = f"{name}: " if len(diagnoses) > 1 else ""
+            lines.append(f"{prefix}{diagnosis.verdict} {diagnosis.advice}".rstrip())
+        return lines
+    for status in Status:
+        names = [
+            name
+            for name, output in zip(record.names, record.outputs, strict=True)
+            if output.status is status
+        ]
+        if names:
+            lines.append(
+                f"{status.name}, {len(names)} outputs: {names_text(names)}. {status.value}"
+            )
+    return [*lines, *finding_lines(record)]
 
 
 def _plain_cells(plain: PlainSampling) -> tuple[str, str]:
     return f"{plain.num_hits:,}", f"{plain.value:.4g} ± {plain.standard_error:.2g}"
 
 
-def _part_row(prefix: str, part: PartDiagnosis) -> tuple[str, ...]:
+def _part_row(label: str, part: PartDiagnosis) -> tuple[str, ...]:
     return (
-        f"{prefix} {part.name}".strip(),
+        label,
         f"{part.log_z:.5g} ± {part.standard_error:.2g}",
         f"{part.ess:,.0f}",
         f"{part.num_samples:,}",

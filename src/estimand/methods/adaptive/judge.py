@@ -126,7 +126,7 @@ def _judge_output(
 
 def _thin_exploration(plan: Plan, state: State) -> list[Finding]:
     """Whether the scouts were too few to rule out that they all missed a mode."""
-    dimension = plan.density.dimension
+    dimension, lack = plan.density.dimension, 0.0
     if isinstance(plan.scout, Ascents):
         share = lonely_share(state.ends) if state.ends else 0.0
         if share <= thresholds.MAX_LONELY_SHARE:
@@ -139,11 +139,12 @@ def _thin_exploration(plan: Plan, state: State) -> list[Finding]:
         has_many_dimensions = dimension >= thresholds.MIN_EXPLORED_DIMENSION
         if not has_many_dimensions or not 0 < state.num_explored < thresholds.MIN_EXPLORED:
             return []
+        lack = thresholds.MIN_EXPLORED / state.num_explored
         detail = (
             f"{state.num_explored:,} points explored; {thresholds.MIN_EXPLORED:,} needed in "
             f"{dimension} dimensions to rule out a missed mode"
         )
-    return [Finding(Status.not_converged, None, detail, "exploration")]
+    return [Finding(Status.not_converged, None, detail, "exploration", lack)]
 
 
 def has_nan(state: State, part: Part) -> bool:

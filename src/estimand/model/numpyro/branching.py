@@ -155,20 +155,20 @@ class BranchingExpectation(Expectation):
             bound = bind(line, args, kwargs, needs_output=self.output is not None)
             for key in self.path:
                 bound = bound[key]
-            known[path] = bound
-        self._require_same(known[path])
+            known[path] = self._ordered(bound)
         return known[path]
 
-    def _require_same(self, branch: Expectation) -> None:
+    def _ordered(self, branch: Expectation) -> Expectation:
+        """A branch whose outputs come in this program's order; they must be the same."""
         if self.output is None or branch.output is None:
-            return
-        own, other = ((item.treedef, item.shapes) for item in (self.output, branch.output))
-        if own != other:
+            return branch
+        if self.output.structure != branch.output.structure:
             raise ProgramError(
                 f"the branches of program {self.name!r} return different structures: with "
                 f"{values_text(self.first)} {_shown(self.output)}, and {branch.program.name!r} "
                 f"{_shown(branch.output)}. Return the same structure in every branch."
             )
+        return dataclasses.replace(branch, output=branch.output.in_order_of(self.output))
 
     def __repr__(self) -> str:
         size = 0 if self.output is None else self.output.size
@@ -177,7 +177,7 @@ class BranchingExpectation(Expectation):
 
 
 def _shown(output: Output) -> str:
-    template = jax.tree.unflatten(output.treedef, output.shapes)
+    template = output.tree(output.shapes)
     return f"numbers of the shapes {template}"
 
 

@@ -25,7 +25,6 @@ from estimand.model.layout import (
     Output,
     ProgramError,
     Site,
-    as_numbers,
     shape_of_key,
 )
 from estimand.model.numpyro.sites import (
@@ -228,7 +227,7 @@ class NumpyroModel:
                 return sites, self._run(data)
 
     def _outputs(self, value: Any) -> jax.Array:
-        return jnp.zeros(0) if self.output is None else as_numbers(value)
+        return jnp.zeros(0) if self.output is None else self.output.numbers(value)
 
     def _substitution(self, position: jax.Array, data: Data) -> Callable[[dict], jax.Array | None]:
         places = {place.name: place for place in self.places}

@@ -12,7 +12,7 @@ import dataclasses
 import functools
 import inspect
 from collections.abc import Callable, Hashable, Iterator
-from typing import TYPE_CHECKING, Any, NamedTuple, overload
+from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn, overload
 
 import jax
 import jax.numpy as jnp
@@ -29,9 +29,11 @@ from estimand.model.layout import (
     in_working_precision,
     log_positive_part,
     shape_of_key,
+    written_order,
 )
 from estimand.model.numpyro.constants import Held
 from estimand.model.numpyro.enumeration import summed_out
+from estimand.model.numpyro.failures import explained
 from estimand.model.numpyro.model import NumpyroModel, identity_of, source_text
 from estimand.model.numpyro.sharing import is_same_with_arguments, shared_key
 from estimand.model.numpyro.sites import (
@@ -418,7 +420,7 @@ class Expectation(Bound):
             self.output.treedef.num_nodes == 1 and not self.output.shapes[0]
         ):
             raise TypeError(f"{self.name} has one output and cannot be unpacked or indexed.")
-        indices = jax.tree.unflatten(self.output.treedef, range(self.output.treedef.num_leaves))
+        indices = self.output.tree(range(len(self.output.places)))
         if isinstance(indices, int):
             return list(range(self.output.shapes[0][0]))
         return list(indices) if isinstance(indices, dict) else list(range(len(indices)))
@@ -449,7 +451,7 @@ class Expectation(Bound):
             np.full(shape, flag) if shape else flag
             for shape, flag in zip(self.output.shapes, self.output.is_indicator, strict=True)
         ]
-        return jax.tree.unflatten(self.output.treedef, leaves)
+        return self.output.tree(leaves)
 
     def __repr__(self) -> str:
         size = 0 if self.output is None else self.output.size
@@ -471,10 +473,20 @@ def bind(
         from estimand.model.numpyro.branching import bind_branching
 
         return bind_branching(program, args, kwargs, needs_output)
-    except TypeError:
+    except TypeError as error:
         with contextlib.suppress(Exception), in_precision("single"):
             return _bind(program, args, kwargs, needs_output)
-        raise
+        _reraise(program, error)
+    except Exception as error:  # noqa: BLE001 - raised again, with the line it comes from
+        _reraise(program, error)
+
+
+def _reraise(program: ExpectationProgram, error: Exception) -> NoReturn:
+    """Raises the error with the program's line; as it is, if that is not known."""
+    known = explained(program.name, error)
+    if known is error:
+        raise error
+    raise known from error
 
 
 def _bind(
@@ -678,7 +690,7 @@ def _inspect(
         output = _describe_output(value, program.name) if needs_output else None
         found.append((latents, output))
         contents = [*site_contents(sites), *(sites[name]["value"] for name in program.shown)]
-        return [as_numbers(value), contents] if needs_output else contents
+        return contents if output is None else [output.numbers(value), contents]
 
     jaxpr = jax.make_jaxpr(run)(shape_of_key(), arrays)
     return _Inspection(*found[0], jaxpr)
@@ -766,17 +778,13 @@ def _describe_output(value: Any, program: str, is_indicator: Any = None) -> Outp
             )
         if 0 in jnp.shape(leaf):
             raise ProgramError(f"{name} is an empty array: return at least one number.")
-    shapes = tuple(jnp.shape(leaf) for _, leaf in leaves)
     if is_indicator is None:
-        flags = tuple(jnp.issubdtype(jnp.result_type(leaf), jnp.bool_) for _, leaf in leaves)
+        flags = [bool(jnp.issubdtype(jnp.result_type(leaf), jnp.bool_)) for _, leaf in leaves]
     else:
-        flags = tuple(bool(np.all(flag)) for flag in jax.tree.leaves(is_indicator))
-    labels = tuple(
-        jax.tree_util.keystr(path) + (f"[{', '.join(map(str, index))}]" if index else "")
-        for (path, _), shape in zip(leaves, shapes, strict=True)
-        for index in np.ndindex(*shape)
-    )
-    return Output(jax.tree.structure(value), shapes, flags, labels)
+        flags = [bool(np.all(flag)) for flag in jax.tree.leaves(is_indicator)]
+    order = written_order(value)
+    shapes = [jnp.shape(leaves[place][1]) for place in order]
+    return Output.like(value, shapes, [flags[place] for place in order])
 
 
 def _check_regular(value: Any, where: str) -> None:

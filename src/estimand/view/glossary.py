@@ -1,0 +1,22 @@
+"""The words of tables, plots and reports, in plain ones. The page of the docs has the same."""
+
+WORDS = {
+    "posterior γ": "What the model and the data say about its sites. Draws of NUTS are from it.",
+    "γ·f⁺ and γ·f⁻": "The posterior times the positive or the negative part of f: large where the "
+    "expectation comes from. They may lie where the posterior has next to nothing.",
+    "Z1_plus, Z1_minus, Z2": "The masses of these three densities. The estimate is "
+    "(Z1_plus − Z1_minus) / Z2.",
+    "95 % interval": "A range that has the truth in it 19 times out of 20.",
+    "relative error": "The standard error, divided by the value.",
+    "ESS": "Effective sample size: how many independent draws the weighted ones are worth.",
+    "Pareto k": "How heavy the tail of the weights is. Below 0.7 their average can be trusted; "
+    "above, a few draws decide.",
+    "cancellation": "How much of E|f| is left when the negative part is subtracted from the "
+    "positive one: 1 for an f of one sign, near 0 where its signs cancel.",
+    "share of error": "How much of the variance of the estimate comes from this part.",
+    "replicates": "Independent repetitions inside of one run; how far they are apart gives the "
+    "error. Their deviation is relative to Z.",
+    "plain draws": "What averaging f over draws of the posterior would have said, with as many "
+    "draws as densities were evaluated here.",
+    "status": "Whether the estimate can be used. Only ok can: all checks passed.",
+}
