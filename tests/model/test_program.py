@@ -740,7 +740,7 @@ def test_an_estimator_instead_of_a_method() -> None:
         (ep.SMC, "An estimator of a normalising constant becomes a method by ep.TABI(ep.SMC(…))."),
         (7, "Leave it out for the default one."),
     ],
-    ids=str,
+    ids=["name", "other name", "kernel", "class", "estimator", "number"],
 )
 def test_what_is_not_a_method(method: Any, words: str) -> None:
     with pytest.raises(TypeError) as error:
