@@ -273,3 +273,18 @@ def test_what_a_small_mixture_cannot_answer_goes_on(monkeypatch: pytest.MonkeyPa
     result = ep.estimate_expectation(location(np.full(3, 2.0)), ep.Auto(relative_error=0.002))
     assert {output.route for output in result.outputs} == {"the mixture"}
     assert any("a small mixture did not pass all checks" in note for note in result.run.notes)
+
+
+def test_means_in_heavy_tails_are_never_asked_a_little_first() -> None:
+    """The mean of exp(t) does not exist; P(t > 3) does."""
+
+    def program() -> Any:
+        t = numpyro.sample("t", dist.StudentT(5.0, 0.0, 0.1))
+        return {"growth": jnp.exp(t), "event": t > 0.3}
+
+    both = ep.expectation(program)()
+    growth = ep.estimate_expectation(both["growth"], throw=False)
+    assert not growth.status
+    event = ep.estimate_expectation(both["event"])
+    assert event.outputs[0].route == "a small mixture"
+    assert_estimate(event.value, event.standard_error, float(laws.t.sf(3.0, 5)), degrees=15)

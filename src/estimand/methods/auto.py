@@ -370,7 +370,7 @@ class _Small:
         if journey.outputs or layout.improper_sites or not layout.is_relaxable:
             return False
         is_small = self._effort(journey) < LARGE_EFFORT and self._share(journey) <= SMALL_SHARE
-        return is_small and self.suits(journey.density)
+        return is_small and _has_safe_mean(journey.density) and self.suits(journey.density)
 
     def follow(self, journey: Journey) -> Journey:
         run = _by_mixture(
@@ -403,6 +403,16 @@ class _Small:
 def _strictness(journey: Journey) -> float:
     """How many times smaller than usual the requested error is."""
     return max(1.0, USUAL_ERROR / journey.settings.relative_error)
+
+
+def _has_safe_mean(density: Density) -> bool:
+    """Whether no output is so large in heavy tails, by its expression, that it may have no mean.
+
+    Small explorations do not go far enough to show that.
+    """
+    outputs = range(density.num_outputs)
+    is_bounded = all(math.isfinite(density.farthest(output)) for output in outputs)
+    return is_bounded or not density.layout.has_heavy_tails
 
 
 def _suits_ascents(density: Density) -> bool:

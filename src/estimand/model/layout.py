@@ -50,6 +50,7 @@ class Site:
         is_integer: discrete, and a real number can stand for each value.
         is_transformed: whether coordinates and value differ.
         is_proper: whether its prior can be drawn from.
+        has_heavy_tails: whether some of its prior's moments do not exist.
         event_dim: trailing axes that are drawn as a whole.
     """
 
@@ -62,6 +63,7 @@ class Site:
     is_integer: bool = False
     is_transformed: bool = False
     is_proper: bool = True
+    has_heavy_tails: bool = False
     event_dim: int = 0
 
     @property
@@ -109,6 +111,11 @@ class Layout:
     @property
     def improper_sites(self) -> tuple[str, ...]:
         return tuple(site.name for site in self.sites if not site.is_proper)
+
+    @property
+    def has_heavy_tails(self) -> bool:
+        """Whether some moments of a prior do not exist."""
+        return any(site.has_heavy_tails for site in self.sites)
 
     @property
     def is_transformed(self) -> np.ndarray:

@@ -39,6 +39,7 @@ from estimand.model.numpyro.transforms import (
     Integers,
     Numbers,
     bijection_to,
+    has_heavy_tails,
     has_integers,
     is_real,
     location_scale,
@@ -377,6 +378,7 @@ def _places(expectation: Expectation) -> tuple[Site, ...]:
                 is_integer=has_integers(support),
                 is_transformed=not is_real(support),
                 is_proper=latent.is_proper,
+                has_heavy_tails=has_heavy_tails(site["fn"]),
                 event_dim=latent.event_dim,
             )
 

@@ -138,6 +138,16 @@ _POSITIVE_SCALES: dict[type, Callable] = {
 }
 
 
+_HEAVY_TAILED = (
+    dist.StudentT,
+    dist.MultivariateStudentT,
+    dist.Cauchy,
+    dist.HalfCauchy,
+    dist.Pareto,
+    dist.InverseGamma,
+)
+
+
 class Walk(Transform):
     """A random walk as the sum of its steps, each multiplied by a scale."""
 
@@ -220,6 +230,13 @@ class CholeskyAffine(Transform):
 
     def tree_flatten(self) -> tuple:
         return (self.location, self.factor), (("location", "factor"), {})
+
+
+def has_heavy_tails(fn: Any) -> bool:
+    """Whether some moments of a distribution do not exist."""
+    while isinstance(fn, dist.ExpandedDistribution | dist.Independent | dist.MaskedDistribution):
+        fn = fn.base_dist
+    return isinstance(fn, _HEAVY_TAILED)
 
 
 def location_scale(fn: Any, centredness: Any = None) -> Any:
