@@ -272,7 +272,7 @@ def test_structured_outputs_keep_their_structure() -> None:
     low, high = result.interval()
     assert (low["powers"] < result.value["powers"]).all()
     assert (high["powers"] > result.value["powers"]).all()
-    assert "['powers'][1]" in str(result)
+    assert "powers[1]" in str(result)
 
 
 def test_skipped_part() -> None:
@@ -386,7 +386,7 @@ def test_nan_target_is_reported() -> None:
     ):
         result = ep.estimate_expectation(program(), method, throw=False)
         assert result.status is ep.Status.nan_density
-        with pytest.raises(ep.EstimationError, match="fix the program"):
+        with pytest.raises(ep.EstimationError, match="Fix the program"):
             ep.estimate_expectation(program(), method)
 
 

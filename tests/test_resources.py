@@ -200,7 +200,7 @@ def listening(listener: Listener) -> Iterator[None]:
     """The listener in the place of the bar, and Ctrl-C with its usual meaning."""
 
     @contextlib.contextmanager
-    def heard(_: bool | None) -> Iterator[Listener]:
+    def heard(*_: Any) -> Iterator[Listener]:
         yield listener
 
     before = signal.signal(signal.SIGINT, signal.default_int_handler)

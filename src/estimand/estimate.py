@@ -453,8 +453,9 @@ class EstimationError(RuntimeError):
     """An estimate, or another answer, that cannot be trusted; it is kept as `estimate`."""
 
     def __init__(self, estimate: Any):
+        why = message(estimate) if isinstance(estimate, Record) else estimate.status.value
         super().__init__(
-            f"{estimate.status.name}: {message(estimate)}\n{estimate}\n"
+            f"{estimate.status.name}: {why}\n{estimate}\n"
             "(The estimate is the error's attribute `estimate`; throw=False returns it instead.)"
         )
         self.estimate = estimate

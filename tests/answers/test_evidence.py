@@ -200,7 +200,7 @@ def test_probabilities_and_averages(comparison: ep.Comparison) -> None:
     assert_estimate(*factor, wide - narrow)
     assert math.fsum(row.probability for row in rows.values()) == pytest.approx(1.0)
     assert comparison.best == "narrow"
-    tail, mean = comparison.average
+    mean, tail = comparison.average
     means = {"narrow": 1.0, "wide": 1.8}
     sds = {"narrow": math.sqrt(0.5), "wide": math.sqrt(0.9)}
     truth = share * means["narrow"] + (1 - share) * means["wide"]

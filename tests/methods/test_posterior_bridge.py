@@ -165,7 +165,7 @@ def test_event_that_no_draw_meets(seed: int) -> None:
     assert low == 0
     assert PROBLEMS["normal_tail"].value < high < 0.01
     assert result.num_evaluations == 2 * 8 * 500
-    with pytest.raises(ep.EstimationError, match="No sample found any mass"):
+    with pytest.raises(ep.EstimationError, match="No draw found any mass"):
         ep.estimate_expectation(bound("normal_tail"), method)
 
 

@@ -249,6 +249,8 @@ def test_the_better_status_or_the_smaller_error_is_taken(
 class _WithoutMemory(NamedTuple):
     """A route that needs more memory than there is."""
 
+    name: str = "too large"
+
     def applies(self, journey: Journey) -> bool:
         return True
 

@@ -156,7 +156,7 @@ def test_a_target_sees_the_values_of_branching_sites() -> None:
             numpyro.sample("x", dist.Normal(0, 1))
 
     result = ep.estimate_expectation(ep.expect(model, lambda sites: sites["m"])())
-    assert result.value == pytest.approx(0.25)
+    assert_estimate(result.value, result.standard_error, 0.25)
 
 
 def test_a_marked_site_with_data_does_not_branch() -> None:
@@ -174,7 +174,7 @@ def test_outputs_can_be_taken_one_by_one() -> None:
     assert repr(expectation) == "<expectation of two_models: 2 outputs, branches at site 'model1'>"
     result = ep.estimate_expectation(expectation["first"])
     assert_estimate(result.value, result.standard_error, 1 / (1 + math.exp(-0.15)))
-    assert result.standard_error < 1e-5
+    assert result.standard_error < 1e-4
 
 
 # --- what is refused ---

@@ -107,8 +107,8 @@ def test_outputs_of_every_kind() -> None:
         f=lambda v, y: {"event": v["x"] > jnp.max(y), "count": jnp.floor(v["x"]).astype(int)},
     )(np.array([1, 2]))
     assert bound.output is not None
-    assert bound.output.is_indicator == (False, True)
-    assert [part.name for part in bound] == ["log_likelihood['count']", "log_likelihood['event']"]
+    assert bound.output.is_indicator == (True, False)
+    assert [part.name for part in bound] == ["log_likelihood['event']", "log_likelihood['count']"]
 
 
 def test_records_can_be_saved_merged_and_refined(tmp_path: Path) -> None:

@@ -295,6 +295,7 @@ def test_findings_and_routes_survive_a_round_trip(tmp_path: Path) -> None:
         "part": "Z1_plus",
         "detail": "the size is not right",
         "check": "size",
+        "lack": 0.0,
     }
     for item, output in zip(plain, result.outputs, strict=True):
         assert item["status"] == output.status.name

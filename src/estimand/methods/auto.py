@@ -38,6 +38,7 @@ from estimand.trust import (
     Status,
     check_goal,
     check_magnitude,
+    may_be_infinite,
     thresholds,
 )
 
@@ -370,7 +371,7 @@ class _Small:
         if journey.outputs or layout.improper_sites or not layout.is_relaxable:
             return False
         is_small = self._effort(journey) < LARGE_EFFORT and self._share(journey) <= SMALL_SHARE
-        return is_small and _has_safe_mean(journey.density) and self.suits(journey.density)
+        return is_small and _has_safe_means(journey.density) and self.suits(journey.density)
 
     def follow(self, journey: Journey) -> Journey:
         run = _by_mixture(
@@ -405,14 +406,9 @@ def _strictness(journey: Journey) -> float:
     return max(1.0, USUAL_ERROR / journey.settings.relative_error)
 
 
-def _has_safe_mean(density: Density) -> bool:
-    """Whether no output is so large in heavy tails, by its expression, that it may have no mean.
-
-    Small explorations do not go far enough to show that.
-    """
-    outputs = range(density.num_outputs)
-    is_bounded = all(math.isfinite(density.farthest(output)) for output in outputs)
-    return is_bounded or not density.layout.has_heavy_tails
+def _has_safe_means(density: Density) -> bool:
+    """Whether no output could be large in heavy tails: small explorations do not go there."""
+    return not any(may_be_infinite(density, output) for output in range(density.num_outputs))
 
 
 def _suits_ascents(density: Density) -> bool:

@@ -34,6 +34,7 @@ from estimand.trust.evidence import (
     check_tail,
     evidence_from_weights,
 )
+from estimand.trust.existence import may_be_infinite
 from estimand.trust.outputs import (
     PART_NAMES,
     EffectiveSizes,
@@ -98,6 +99,7 @@ __all__ = [
     "is_material",
     "jackknife",
     "joint_errors",
+    "may_be_infinite",
     "merged_branch",
     "most_severe",
     "no_mass",

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple
 
 from estimand.density import Density
+from estimand.trust.existence import check_existence
 from estimand.trust.outputs import Goal, OutputEstimate, joint_errors, percent, rule_of_three
 from estimand.trust.resolution import check_resolution
 from estimand.trust.status import Finding, Status
@@ -42,6 +43,10 @@ def checked(
     """The outputs with what all checks find."""
     for check in checks:
         outputs = [output.with_findings(check(output, density)) for output in outputs]
+    outputs = [
+        output.with_findings(check_existence(output, density, number))
+        for number, output in enumerate(outputs)
+    ]
     return tuple(
         output
         if math.isfinite(output.standard_error + output.value)

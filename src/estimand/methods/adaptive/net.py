@@ -78,11 +78,13 @@ def _beyond(net: Evaluated, draws: Draws, proposal: Proposal, part: Part) -> lis
     some = Evaluated(*(column[order] for column in net))
     with np.errstate(invalid="ignore"):
         own = log_weights[order] + some.log_prior - proposal.log_density(some.positions)
-    is_beyond = own > draws.log_weights(part).max()
+    excess = np.maximum(own - draws.log_weights(part).max(), 0.0)
     log_mass = log_weights[order] - math.log(len(net.positions)) - draws.weights(part).log_mean
-    if np.exp(np.minimum(log_mass[is_beyond], 0.0)).sum() <= thresholds.MAX_EXCEEDANCE:
+    # What weights no greater than the heaviest leave out of each draw.
+    left_out = -np.expm1(-excess) * np.exp(np.minimum(log_mass, 0.0))
+    if left_out.sum() <= thresholds.MAX_EXCEEDANCE:
         return []
-    return order[is_beyond].tolist()
+    return order[np.argsort(-left_out)][: np.count_nonzero(excess)].tolist()
 
 
 def around(
