@@ -226,6 +226,13 @@ def _range(_record: Record, _number: int, _finding: Finding) -> str:
     )
 
 
+def _tails(_record: Record, _number: int, _finding: Finding) -> str:
+    return (
+        "The expectation does not exist, as f grows at least as fast as the tail of that prior "
+        "falls: give the site a prior with lighter tails, as `dist.Normal`."
+    )
+
+
 def _coarse(_record: Record, _number: int, _finding: Finding) -> str:
     return (
         "The prior crowds against an edge of its support that is not 0, where numbers are too "
@@ -296,6 +303,7 @@ _BY_CHECK: dict[tuple[Status, str], _Advice] = {
     (Status.not_converged, "path"): _path,
     (Status.not_converged, "branches"): _branches,
     (Status.unresolved, "resolution"): _coarse,
+    (Status.unresolved, "tails"): _tails,
     (Status.replicates_disagree, "agreement"): _contradiction,
     (Status.replicates_disagree, "merge"): _runs_contradict,
 }
