@@ -149,8 +149,8 @@ def test_an_expectation_that_does_not_exist_is_said_to_be_one_first(name: str) -
         if result.status is Status.low_ess:
             continue  # too few draws to see the tail
         text = message(result).removeprefix(result.status.value).strip()
-        assert text.startswith("The expectation may not exist")
-    with pytest.raises(ep.EstimationError, match="may not exist"):
+        assert text.startswith(("The expectation may not exist", "The expectation does not exist"))
+    with pytest.raises(ep.EstimationError, match="not exist"):
         ep.estimate_expectation(expectation)
 
 
