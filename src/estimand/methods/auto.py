@@ -92,9 +92,9 @@ class Auto(Settings):
     """Chooses the route by the program, and takes another one where the first cannot be trusted.
 
     Programs go through `AdaptiveIS` in standardised coordinates (events with known prior scales in
-    the model's own ones) and, where its own checks do not pass, in the other ones. Where an
-    evaluation is expensive, a small one comes first, and before it one that explores by `Ascents`
-    where an evaluation takes a tenth of a millisecond. Outputs that no
+    the model's own ones) and, where its own checks do not pass, in the other ones. A small one
+    comes first, which is enough where it passes all checks; from seven dimensions on, and where an
+    evaluation takes a tenth of a millisecond, it explores by `Ascents`. Outputs that no
     mixture fits, and programs with discrete sites that are not integers, are estimated by `TABI`
     with independent islands of `SMC`, whose error is that between islands: coarser, and honest.
     From 13 continuous dimensions on, for hierarchies and where a prior is improper, chains of the
