@@ -236,6 +236,7 @@ def main(arguments=()):
     parser.add_argument("--quick", action="store_true", help="one seed, the first set")
     parser.add_argument("--half", choices=("first", "second", "both"), default="both")
     parser.add_argument("--seeds", type=int, default=5)
+    parser.add_argument("--first-seed", type=int, default=0)
     parser.add_argument("--budgets", type=int, default=len(BUDGETS), help="so many of the three")
     parser.add_argument("--processes", type=int, default=1)
     parser.add_argument("--programs", default="", help="some of them, separated by commas")
@@ -254,7 +255,8 @@ def main(arguments=()):
     if options.journal.exists():
         rows = [json.loads(line) for line in options.journal.read_text().splitlines()]
     known = {(row["program"], row["seed"]) for row in rows}
-    jobs = [(name, seed) for seed in range(seeds) for name in names]
+    first = options.first_seed
+    jobs = [(name, seed) for seed in range(first, first + seeds) for name in names]
     deadline = time.monotonic() + 60 * options.minutes
 
     def run(job):

@@ -174,7 +174,7 @@ def test_outputs_can_be_taken_one_by_one() -> None:
     assert repr(expectation) == "<expectation of two_models: 2 outputs, branches at site 'model1'>"
     result = ep.estimate_expectation(expectation["first"])
     assert_estimate(result.value, result.standard_error, 1 / (1 + math.exp(-0.15)))
-    assert result.standard_error < 1e-4
+    assert result.standard_error <= 0.01 * result.value  # what is requested
 
 
 # --- what is refused ---

@@ -41,7 +41,7 @@ def standard_normals(name: str, fn: Any, value: jax.Array) -> jax.Array:
             return standard_normals(name, base.base_dist, value)
     try:
         share = base.cdf(value)
-    except NotImplementedError as error:
+    except NotImplementedError as error:  # how NumPyro says that it has no cdf
         raise ProgramError(
             f"site {name!r} has no standard normal coordinates: NumPyro knows no distribution "
             f"function of {type(base).__name__}."

@@ -214,7 +214,7 @@ class Graphs:
             states = [{"jax_state": jax.random.key_data(key)} for key in keys[: len(generators)]]
             try:
                 return function(*states, *args)[0]
-            except NotImplementedError as error:
+            except NotImplementedError as error:  # PyTensor's word for what it cannot translate
                 raise self._not_translated(what, error) from error
 
         return draw
@@ -251,7 +251,7 @@ class Graphs:
                 # Asserts that are dropped; those of parameters are densities of 0 by now.
                 warnings.filterwarnings("ignore", message="Skipping ")
                 return _quiet(jax_funcify(graph))
-        except NotImplementedError as error:
+        except NotImplementedError as error:  # as above, before anything is drawn
             raise self._not_translated(what, error) from error
 
     def _not_translated(self, what: str, error: Exception) -> ProgramError:
