@@ -28,7 +28,7 @@ from estimand.trust import (
     probabilities,
     worst,
 )
-from estimand.view import Summary, Table
+from estimand.view import Summarised, Summary, Table
 
 if TYPE_CHECKING:
     from pandas import DataFrame
@@ -58,7 +58,7 @@ class ComparedModel(NamedTuple):
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
-class Comparison:
+class Comparison(Summarised):
     """Models by their evidence, the best first; `models` has a row for each, by name.
 
     `average` is the expectation of the return value over all models, where it was asked for: an
@@ -150,12 +150,6 @@ class Comparison:
             rows.append((label, *numbers, average.status.name))
         header = ("expectation", "over models", *names, "status")
         return Table("Expectations, over the models and under each", header, tuple(rows))
-
-    def __str__(self) -> str:
-        return str(self.summary())
-
-    def _repr_html_(self) -> str:
-        return self.summary()._repr_html_()
 
     def to_dict(self) -> dict[str, Any]:
         """All numbers as plain data; those that are not finite are strings, as in JSON."""

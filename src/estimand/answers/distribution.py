@@ -21,14 +21,14 @@ from estimand.model import Bound, Derived
 from estimand.runtime import require_precision
 from estimand.sampling import named_key
 from estimand.trust import Finding, OutputEstimate, Status, thresholds, worst
-from estimand.view import Summary, Table
+from estimand.view import Summarised, Summary, Table
 
 if TYPE_CHECKING:
     from pandas import DataFrame
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
-class Distribution:
+class Distribution(Summarised):
     """P(f ≤ t) and P(f > t) of a return value on a grid of t, each with its error.
 
     `tails` are the estimates of the smaller of the two at each point, `is_upper` says which that
@@ -133,12 +133,6 @@ class Distribution:
         cost = f"{self.num_evaluations:,} evaluations, {self.num_gradients:,} gradients"
         table = Table(f"Distribution of {self.program}", header, rows)
         return Summary([table], [cost, *lines, self.status.value])
-
-    def __str__(self) -> str:
-        return str(self.summary())
-
-    def _repr_html_(self) -> str:
-        return self.summary()._repr_html_()
 
     def to_dict(self) -> dict[str, Any]:
         """All numbers as plain data; those that are not finite are strings, as in JSON."""

@@ -31,7 +31,7 @@ from estimand.trust import (
     thresholds,
     worst,
 )
-from estimand.view import Summary, Table
+from estimand.view import Summarised, Summary, Table
 
 # Rounds of thresholds, at the most: each comes closer, and one that is close enough is the last.
 MAX_ROUNDS = 15
@@ -96,7 +96,7 @@ class Quantile:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
-class Quantiles:
+class Quantiles(Summarised):
     """Quantiles of a program's return value at some levels.
 
     `value` and `standard_error` are a number each if there was one level, and else arrays. `tails`
@@ -166,12 +166,6 @@ class Quantiles:
         cost = f"{self.num_evaluations:,} evaluations, {self.num_gradients:,} gradients"
         table = Table(f"Quantiles of {self.program}", header, tuple(rows))
         return Summary([table], [cost, *lines, self.status.value])
-
-    def __str__(self) -> str:
-        return str(self.summary())
-
-    def _repr_html_(self) -> str:
-        return self.summary()._repr_html_()
 
     def to_dict(self) -> dict[str, Any]:
         """All numbers as plain data; those that are not finite are strings, as in JSON."""

@@ -3,7 +3,7 @@
 from estimand.view.diagnosis import Diagnosis, PartDiagnosis, PlainSampling, diagnose
 from estimand.view.reliability import DesignPoint, Reliability, reliability_of
 from estimand.view.remedies import message
-from estimand.view.tables import Summary, Table, summarise
+from estimand.view.tables import Summarised, Summary, Table, summarise
 from estimand.view.text import estimate_text, printed
 
 # The module `report` is imported when a report is asked for, and the plots with it.
@@ -13,6 +13,7 @@ __all__ = [
     "PartDiagnosis",
     "PlainSampling",
     "Reliability",
+    "Summarised",
     "Summary",
     "Table",
     "diagnose",

@@ -17,7 +17,7 @@ from estimand.runtime import compiled_per_model, in_precision
 from estimand.sampling import in_chunks, vmapped
 from estimand.trust import Status
 from estimand.view.index import index_of
-from estimand.view.tables import Summary, Table
+from estimand.view.tables import Summarised, Summary, Table
 
 # Searches for design points, each from a draw of the event; steps of each, and proposals of a step.
 NUM_STARTS, NUM_STEPS, NUM_PROPOSALS = 256, 80, 8
@@ -45,7 +45,7 @@ class DesignPoint(NamedTuple):
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
-class Reliability:
+class Reliability(Summarised):
     """An event's probability as an index β = −Φ⁻¹(P), and its design points.
 
     Standard space is that of the prior: every site is standard normal there, given those before
@@ -94,12 +94,6 @@ class Reliability:
             )
             tables.append(Table(title, ("site", "value", "standard", "importance"), rows))
         return Summary(tables, [self.note] if self.note else [])
-
-    def __str__(self) -> str:
-        return str(self.summary())
-
-    def _repr_html_(self) -> str:
-        return self.summary()._repr_html_()
 
 
 def reliability_of(record: Record, output: int, rng_key: int | jax.Array) -> Reliability:

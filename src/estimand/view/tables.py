@@ -93,6 +93,19 @@ class Summary:
         )
 
 
+class Summarised:
+    """What is printed, and shown in a notebook, as its summary."""
+
+    def summary(self) -> Summary:
+        raise TypeError(f"{type(self).__name__} has no summary")
+
+    def __str__(self) -> str:
+        return str(self.summary())
+
+    def _repr_html_(self) -> str:
+        return self.summary()._repr_html_()
+
+
 def table_html(table: Table) -> str:
     """A table as HTML, every text escaped."""
 
