@@ -26,7 +26,7 @@ from estimand.methods.from_posterior import estimate_from_posterior
 from estimand.methods.protocol import Budget, Cost, Run, in_plain_coordinates
 from estimand.methods.tabi import TABI
 from estimand.model import ProgramError
-from estimand.runtime import OutOfTimeError, Progress, Runtime
+from estimand.runtime import OutOfTimeError, Progress, Runtime, has_accelerator
 from estimand.sampling import check_draws, freeze_draws, named_key
 from estimand.settings import Settings, require_count
 from estimand.trust import (
@@ -370,6 +370,8 @@ class _Small:
         layout = journey.density.layout
         if journey.outputs or layout.improper_sites or not layout.is_relaxable:
             return False
+        if has_accelerator() and self.scout is None:
+            return False  # More particles take no more time there.
         is_small = self._effort(journey) < LARGE_EFFORT and self._share(journey) <= SMALL_SHARE
         return is_small and _has_safe_means(journey.density) and self.suits(journey.density)
 

@@ -5,6 +5,7 @@ from estimand.runtime.blas import one_blas_thread
 from estimand.runtime.cache import cache_on_disk
 from estimand.runtime.compilation import CompilationClock
 from estimand.runtime.compiler import warn_of_wrong_code
+from estimand.runtime.devices import has_accelerator, memory_of_device
 from estimand.runtime.executors import ExecutorRuntime, WorkersLostError
 from estimand.runtime.interruption import Interruption
 from estimand.runtime.journal import CheckpointError, Journal
@@ -41,9 +42,11 @@ __all__ = [
     "cache_on_disk",
     "compiled_per_model",
     "compiler_options",
+    "has_accelerator",
     "ignore",
     "in_precision",
     "journal",
+    "memory_of_device",
     "one_blas_thread",
     "require_precision",
     "run_task",

@@ -32,6 +32,7 @@ from jax.experimental import serialize_executable
 
 from estimand.runtime.cache import KEPT, current_folder, watched_cache
 from estimand.runtime.compilation import note_loaded
+from estimand.runtime.devices import has_accelerator
 
 _PACKAGE = __name__.split(".")[0]
 _PLAIN = (bool, int, float, complex, str, bytes, type(None))
@@ -135,7 +136,7 @@ class Shelf:
         None if it cannot be kept.
         """
         folder = current_folder()
-        if folder is None or jax.default_backend() != "cpu" or not _is_private(folder):
+        if folder is None or has_accelerator() or not _is_private(folder):
             return None
         try:
             path = folder / f"{self._digest(args)}{KEPT}"

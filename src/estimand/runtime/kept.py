@@ -13,6 +13,7 @@ import jax
 import numpy as np
 
 from estimand.runtime.compilation import compiling
+from estimand.runtime.devices import has_accelerator
 from estimand.runtime.executables import Shelf
 
 # Compiled code of a model takes some 30 MB.
@@ -131,7 +132,7 @@ def _compiled(
 
 def compiler_options(optimisation: int | None) -> dict[str, Any] | None:
     """What `jax.jit` is given for a level of optimisation, which is one of CPUs."""
-    is_default = optimisation is None or jax.default_backend() != "cpu"
+    is_default = optimisation is None or has_accelerator()
     return None if is_default else {_OPTIMISATION: optimisation, **_PLAIN_FUSIONS}
 
 

@@ -17,6 +17,8 @@ from estimand.sampling.chains import (
 )
 from estimand.sampling.chunks import (
     CHUNK,
+    NUMBER_SECONDS,
+    bytes_of_row,
     in_batches,
     in_chunks,
     in_pieces,
@@ -38,6 +40,7 @@ from estimand.sampling.laplace import Mode, find_mode, has_curvature
 from estimand.sampling.mixture import Mixture
 from estimand.sampling.prior import comparison_scales, prior_positions, spread_of_margins
 from estimand.sampling.products import root_of, sums_of_products
+from estimand.sampling.sampler import MAX_POINTS, Sampler, Source, uniforms_of
 from estimand.sampling.schedule import geometric, linear
 from estimand.sampling.scouts import Scouted, can_scout, run_scouts, to_posterior
 from estimand.sampling.stacked_fits import fit_stack, refit_stack
@@ -71,7 +74,9 @@ from estimand.sampling.weights import (
 
 __all__ = [
     "CHUNK",
+    "MAX_POINTS",
     "MAX_TEMPERATURES",
+    "NUMBER_SECONDS",
     "NUM_STARTS",
     "ROWS",
     "Chains",
@@ -83,7 +88,9 @@ __all__ = [
     "Mode",
     "Particles",
     "Population",
+    "Sampler",
     "Scouted",
+    "Source",
     "Swarm",
     "SwarmSize",
     "TemperingPath",
@@ -91,6 +98,7 @@ __all__ = [
     "Warped",
     "Way",
     "autocorrelation_size",
+    "bytes_of_row",
     "can_scout",
     "charts_of",
     "check_draws",
@@ -144,6 +152,7 @@ __all__ = [
     "taken",
     "to_posterior",
     "total",
+    "uniforms_of",
     "vmapped",
     "warm_up",
     "warp",

@@ -13,7 +13,7 @@ from jax import lax
 from jax.extend import core
 
 from estimand.density import Density, has_loop
-from estimand.runtime import Task, spread
+from estimand.runtime import Task, has_accelerator, spread
 
 # Rows that a compiled function takes at a time, where nothing else is said.
 CHUNK = 4096
@@ -125,7 +125,7 @@ def _is_small(jaxpr: core.Jaxpr) -> bool:
 
 def _batch_size(count: int, num_bytes: int, max_rows: int = MAX_ROWS) -> int:
     """How many rows are worked on at a time, given the bytes of the largest array for one."""
-    if jax.default_backend() != "cpu":
+    if has_accelerator():
         return count
     limit = MAX_BYTES // num_bytes
     if limit < MIN_ROWS:
@@ -137,6 +137,12 @@ def _batch_size(count: int, num_bytes: int, max_rows: int = MAX_ROWS) -> int:
 def divisor(count: int, limit: int) -> int:
     """The largest divisor of a number up to a limit, and 1 at the least."""
     return max((k for k in range(1, min(count, limit) + 1) if count % k == 0), default=1)
+
+
+def bytes_of_row(density: Density) -> int:
+    """Bytes of the largest array that an evaluation of one position makes."""
+    row = jax.ShapeDtypeStruct((density.dimension,), jnp.result_type(float))
+    return _largest_bytes(jax.make_jaxpr(density.evaluate)(row).jaxpr)
 
 
 def _largest_bytes(jaxpr: core.Jaxpr) -> int:

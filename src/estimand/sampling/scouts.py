@@ -20,7 +20,7 @@ from jax import lax
 
 from estimand.density import GRADIENT_COST, Density, PathPoint, Terms
 from estimand.kernels import DrivenKernel, Given, State, Tuning
-from estimand.runtime import Task, compiled_per_model, spread
+from estimand.runtime import Task, compiled_per_model, has_accelerator, spread
 from estimand.sampling.chunks import divisor, rows_at_a_time, vmapped
 from estimand.sampling.prior import prior_positions
 from estimand.sampling.products import sums_of_products
@@ -70,6 +70,10 @@ def run_scouts(
         seed: of all random numbers.
         num_pieces: so many times more particles, moved in as many calls.
     """
+    if has_accelerator():
+        # It moves all pieces in the time of one.
+        size = num_pieces * population.num_particles
+        population, num_pieces = population._replace(num_particles=size), 1
     rng = np.random.default_rng(seed)
     mover = _Mover(population, density)
     islands = _start(mover, (*seed, 0), num_pieces)

@@ -7,6 +7,7 @@ digital shift (Matoušek 1998).
 from __future__ import annotations
 
 import functools
+from typing import NamedTuple
 
 import numpy as np
 
@@ -62,13 +63,29 @@ JOE_KUO = """
 
 def scrambled(rng: np.random.Generator, log2_count: int, dimension: int) -> np.ndarray:
     """2**log2_count points in the unit cube, each of them uniform in it."""
+    directions, shifts, rest = scramble(rng, dimension, log2_count)
+    return (_points(directions, shifts) + rest) * 2.0**-BITS
+
+
+class Scramble(NamedTuple):
+    """Direction numbers of every coordinate, a digital shift, and what is beyond the last bit.
+
+    Uniform there, too: SciPy's points are multiples of 2**-BITS, and may be 0.
+    """
+
+    directions: np.ndarray
+    shifts: np.ndarray
+    rest: np.ndarray
+
+
+def scramble(rng: np.random.Generator, dimension: int, num_bits: int = BITS) -> Scramble:
+    """A random scrambling, for up to 2**num_bits points."""
     lower = np.tril(rng.integers(0, 2, (dimension, BITS, BITS)), -1) + np.eye(BITS, dtype=int)
-    bits = _bits(_directions()[:dimension, :log2_count])
+    bits = _bits(_directions()[:dimension, :num_bits])
     # A bit of a scrambled number is a random sum of the bits of the plain one up to it.
     mixed = (bits @ lower.transpose(0, 2, 1)) & 1
     shifts = rng.integers(0, 1 << BITS, dimension)
-    # Uniform beyond the last bit, too: SciPy's points are multiples of 2**-BITS, and may be 0.
-    return (_points(_numbers(mixed), shifts) + rng.random(dimension)) * 2.0**-BITS
+    return Scramble(_numbers(mixed), shifts, rng.random(dimension))
 
 
 def shifted(

@@ -69,19 +69,19 @@ def test_a_component_is_integrated_exactly(seed: int) -> None:
     rng = np.random.default_rng(seed)
     for _ in range(5):
         draws = drawn(rng, FIRST.logpdf)
-        means = Means.of(draws)
+        means = Means(draws)
         evidence = importance.part_evidence(means, GAMMA2)
         assert float(evidence.log_z) == pytest.approx(0.0, abs=1e-6)
         assert importance.part_variance(means, GAMMA2) < 1e-12
         bare = drawn(rng, FIRST.logpdf, controls=False)
-        assert importance.part_variance(Means.of(bare), GAMMA2) > 1e-5
+        assert importance.part_variance(Means(bare), GAMMA2) > 1e-5
 
 
 def test_controlled_means_are_unbiased(seed: int) -> None:
     """γ is not a mixture of the components: unbiased, less variance, intervals that cover."""
     rng, law = np.random.default_rng(seed), scipy.stats.norm(1.5, 1.2)
     runs = [(drawn(rng, law.logpdf), drawn(rng, law.logpdf, controls=False)) for _ in range(400)]
-    found = [[importance.part_evidence(Means.of(d), GAMMA2) for d in pair] for pair in runs]
+    found = [[importance.part_evidence(Means(d), GAMMA2) for d in pair] for pair in runs]
     means = np.array([[math.exp(item.log_z) for item in pair] for pair in found])
     assert_mean(means, 1.0)
     controlled, plain = means.std(axis=0)
@@ -95,7 +95,7 @@ def test_estimates_of_a_ratio(seed: int) -> None:
     """E[x] under a normal distribution, whose parts have opposite signs; intervals cover."""
     rng, law = np.random.default_rng(seed), scipy.stats.norm(1.5, 1.2)
     quantile = scipy.stats.t(15).ppf(0.975)
-    found = [importance.output_estimate(Means.of(drawn(rng, law.logpdf)), 0) for _ in range(300)]
+    found = [importance.output_estimate(Means(drawn(rng, law.logpdf)), 0) for _ in range(300)]
     assert {item.degrees for item in found} == {15.0}
     values = np.array([item.value for item in found])
     reach = quantile * np.array([item.standard_error for item in found])
@@ -123,7 +123,7 @@ def test_means_without_controls_are_plain() -> None:
     draws = drawn(rng, FIRST.logpdf, 160, controls=False)
     values = rng.normal(size=160)
     expected = [values[draws.replicate == r].mean() for r in range(16)]
-    np.testing.assert_allclose(Means.of(draws)(values), expected)
+    np.testing.assert_allclose(draws.replicates.means(values), expected)
 
 
 def means_by_regression(draws: Draws, values: np.ndarray) -> list[float]:
@@ -147,7 +147,7 @@ def test_means_are_those_of_regressions(order: str, seed: int) -> None:
     replicate = np.concatenate(rounds) if order == "rounds" else np.arange(1600) % 16
     draws = drawn(rng, law.logpdf)._replace(replicate=replicate)
     values = np.exp(draws.log_weights(GAMMA2))
-    found = Means.of(draws)(values)
+    found = draws.replicates.means(values)
     np.testing.assert_allclose(found, means_by_regression(draws, values), rtol=1e-8)
     scaled = np.exp(draws.weights(GAMMA2).log_mean) * draws.part_means(GAMMA2).values
     np.testing.assert_allclose(found, scaled, rtol=1e-10)

@@ -6,6 +6,7 @@ variates, and from these the estimate of an output.
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import math
 from collections.abc import Iterable
@@ -15,6 +16,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from estimand.density import MAGNITUDE, Density
+from estimand.methods.adaptive.sums import Streamed, Sums
 from estimand.sampling import effective_sample_size, log_mean, relative_weights, sums_of_products
 from estimand.trust import (
     EffectiveSizes,
@@ -259,6 +261,7 @@ class Replicates(NamedTuple):
     controls: np.ndarray
     center: np.ndarray
     totals: np.ndarray
+    grams: np.ndarray
     inverses: np.ndarray
 
     @classmethod
@@ -268,12 +271,27 @@ class Replicates(NamedTuple):
         center = controls.mean(axis=0)
         totals = np.zeros((counts.size, center.size))
         grams = np.zeros((counts.size, center.size, center.size))
-        bare = cls(starts, owners, counts, controls, center, totals, grams)
+        bare = cls(starts, owners, counts, controls, center, totals, grams, grams)
         for rows, owner in bare.runs:
             deviations = controls[rows] - center
             totals[owner] += controls[rows].sum(axis=0)
             grams[owner] += sums_of_products(deviations, deviations)
         return bare._replace(inverses=_inverses_without(grams))
+
+    def with_sums(self, sums: Sums) -> Replicates:
+        """The same with draws of which only the sums are known."""
+        counts, totals = self.counts + sums.counts, self.totals + sums.controls
+        center = totals.sum(axis=0) / counts.sum()
+        deviations = self.totals - self.counts[:, None] * self.center
+        grams = _recentered(self.grams, deviations, self.counts, center - self.center)
+        grams += _recentered(sums.products, sums.controls, sums.counts, center)
+        return self._replace(
+            counts=counts,
+            center=center,
+            totals=totals,
+            grams=grams,
+            inverses=_inverses_without(grams),
+        )
 
     @property
     def runs(self) -> list[tuple[slice, int]]:
@@ -284,17 +302,30 @@ class Replicates(NamedTuple):
         slices = (slice(start, end) for start, end in zip(self.starts, ends, strict=True))
         return list(zip(slices, self.owners, strict=True))
 
-    def means(self, values: np.ndarray) -> np.ndarray:
-        """Of each replicate."""
+    def means(self, values: np.ndarray, streamed: Streamed | None = None) -> np.ndarray:
+        """Of each replicate; `streamed` has the sums of values that are not kept."""
         plain = np.bincount(self.owners, weights=np.add.reduceat(values, self.starts))
-        moments = np.zeros_like(self.totals)
-        deviations = values - values.mean()
+        if streamed is not None:
+            plain = plain + streamed.weights
+        mean, moments = plain.sum() / self.counts.sum(), np.zeros_like(self.totals)
+        deviations = values - mean
         for rows, owner in self.runs:
             own = deviations[rows]
             moments[owner] += np.einsum("n,nk->k", own, self.controls[rows])
             moments[owner] -= own.sum() * self.center
+        if streamed is not None:
+            moments += streamed.about(mean, self.center)
         coefficients = np.einsum("rkl,rl->rk", self.inverses, moments.sum(axis=0) - moments)
         return (plain - (self.totals * coefficients).sum(axis=1)) / self.counts
+
+
+def _recentered(
+    products: np.ndarray, totals: np.ndarray, counts: np.ndarray, shift: np.ndarray
+) -> np.ndarray:
+    """Of each replicate Σ(x − shift)(x − shift)ᵀ, from Σxxᵀ, Σx and how many x there are."""
+    crossed = totals[:, :, None] * shift
+    own = counts[:, None, None] * (shift[:, None] * shift)
+    return products - crossed - crossed.transpose(0, 2, 1) + own
 
 
 def _inverses_without(grams: np.ndarray) -> np.ndarray:
@@ -310,22 +341,71 @@ def _inverses_without(grams: np.ndarray) -> np.ndarray:
     return whiten @ np.linalg.inv(others) @ whiten.T
 
 
-class Means(NamedTuple):
-    """Means over the replicates of some draws."""
+@dataclasses.dataclass(frozen=True)
+class Means:
+    """Means over the replicates of some draws, and of those that were only summed up.
+
+    Args:
+        draws: those that are kept.
+        sums: of the others, with a column for each of the parts.
+        parts: of the columns.
+    """
 
     draws: Draws
+    sums: Sums | None = None
+    parts: tuple[Part, ...] = ()
 
-    @classmethod
-    def of(cls, draws: Draws) -> Means:
-        return cls(draws)
+    @property
+    def size(self) -> int:
+        return self.draws.size + (0 if self.sums is None else self.sums.size)
 
-    def __call__(self, values: np.ndarray) -> np.ndarray:
-        return self.draws.replicates.means(values)
+    def of(self, part: Part) -> PartMeans:
+        """Means of a part's weights, relative to the mean weight of the draws that are kept."""
+        if self.sums is None or part not in self.parts:
+            return self.draws.part_means(part)
+        column = self.parts.index(part)
+        streamed = Streamed(
+            self._own.counts,
+            self._own.controls,
+            self._own.weights[:, column],
+            self._own.moments[:, column],
+        )
+        values = self._replicates.means(self.draws.weights(part).relative, streamed)
+        return PartMeans(values, self.draws.part_means(part).rounding)
+
+    def ess(self, part: Part) -> float:
+        """Effective sample size of a part's weights; that of a look grows as in the draws kept."""
+        kept = self.draws.ess(part)
+        if self.sums is None or kept == 0:
+            return kept
+        if part not in self.parts:
+            return kept * self.size / self.draws.size
+        column, size = self.parts.index(part), self.draws.size
+        total = size + float(self.sums.weights[:, column].sum())
+        return total**2 / (size**2 / kept + float(self.sums.squares[:, column].sum()))
+
+    def log_largest(self, part: Part) -> float:
+        """The logarithm of the largest of a part's weights."""
+        weights = self.draws.weights(part)
+        largest = float(weights.log_weights.max())
+        if self.sums is None or part not in self.parts or largest == -math.inf:
+            return largest
+        streamed = float(self.sums.largest[:, self.parts.index(part)].max())
+        return max(largest, weights.log_mean + math.log(max(streamed, 1e-300)))
+
+    @functools.cached_property
+    def _own(self) -> Sums:
+        assert self.sums is not None
+        return self.sums.of_controls(self.draws.controls.shape[1])
+
+    @functools.cached_property
+    def _replicates(self) -> Replicates:
+        return self.draws.replicates.with_sums(self._own)
 
 
 def part_variance(means: Means, part: Part) -> float:
     """Relative variance of a part's Z, from the replicates and from rounding."""
-    values, rounding = means.draws.part_means(part)
+    values, rounding = means.of(part)
     if not values.any():
         return math.inf
     return float(values.var(ddof=1) / values.size) + rounding**2
@@ -338,7 +418,7 @@ def part_evidence(means: Means, part: Part, unseen: float = 0.0) -> Evidence:
     """
     draws = means.draws
     weights = draws.weights(part)
-    mean = float(draws.part_means(part).values.mean())
+    mean = float(means.of(part).values.mean())
     log_z = weights.log_mean + math.log(mean) if mean > 0 else -math.inf
     zeros = np.zeros(draws.size, np.int32)
     return Evidence(
@@ -372,7 +452,7 @@ def output_estimate(means: Means, output: int, parts: Parts | None = None) -> Ou
     draws, parts = means.draws, Parts() if parts is None else parts
     names = (GAMMA2, Part(1, output), Part(-1, output))
     log_z2, *log_z1 = (draws.weights(part).log_mean for part in names)
-    sizes = [draws.ess(part) for part in names]
+    sizes = [means.ess(part) for part in names]
     if log_z2 == -math.inf or max(log_z1) == -math.inf:
         empty = "the target" if log_z2 > -math.inf else "the posterior"
         finding = no_mass(f"none of {draws.size:,} draws has mass of {empty}")
@@ -380,7 +460,7 @@ def output_estimate(means: Means, output: int, parts: Parts | None = None) -> Ou
         return without_value(finding, parts=parts, ess=ess, num_draws=sizes[0])
     # Relative to the larger part, so that no scale of f under- or overflows.
     log_top = max(log_z1)
-    (z2, *others), rounding = zip(*(draws.part_means(part) for part in names), strict=True)
+    (z2, *others), rounding = zip(*(means.of(part) for part in names), strict=True)
     plus, minus = (
         math.exp(log_z - log_top) * values for log_z, values in zip(log_z1, others, strict=True)
     )

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from typing import NamedTuple
 
 from estimand.density import MAGNITUDE
-from estimand.methods.adaptive.draws import Draws, Means, output_estimate, part_variance
+from estimand.methods.adaptive.draws import Draws, output_estimate, part_variance
 from estimand.methods.adaptive.looks import is_material
 from estimand.methods.adaptive.plan import (
     Effort,
@@ -14,11 +15,13 @@ from estimand.methods.adaptive.plan import (
     State,
     can_afford,
     draw_all,
+    means_of,
     report,
     seconds_since,
 )
 from estimand.methods.adaptive.proposal import MAX_SOBOL_DIMENSION, MIN_GROUP_SHARE
 from estimand.methods.adaptive.refine import fit_again
+from estimand.methods.adaptive.stream import is_streamed, stream
 from estimand.runtime import Runtime
 from estimand.trust import OutputEstimate, thresholds
 
@@ -64,7 +67,7 @@ def _integrated(
     proposal = state.proposal._replace(least_control=MIN_CONTROLLED / count)
     report(plan, state, runtime, "integrating")
     began = seconds_since(plan, runtime)
-    state = state._replace(proposal=proposal)
+    state = state._replace(proposal=proposal, sums=None)
     reserve = state.exploration if state.explored else Effort()
     # Points that are not quasi-random may come in pieces: a few show whether the mixture fits.
     is_random = plan.density.dimension > MAX_SOBOL_DIMENSION
@@ -72,7 +75,7 @@ def _integrated(
     state, draws = draw_all(plan, state, runtime, proposal, few, f"turn {turn}", replicates)
     state = state._replace(draws=draws)
     offer(state)
-    lack = _lack(plan, state, runtime, draws)
+    lack = _lack(plan, state, runtime)
     if few < count and not _is_hopeless(plan, state, lack, reserve):
         state, more = draw_all(
             plan, state, runtime, proposal, count - few, f"turn {turn}, rest", replicates
@@ -80,7 +83,7 @@ def _integrated(
         draws = Draws.join([draws, more])
         state = state._replace(draws=draws)
         offer(state)
-        lack = _lack(plan, state, runtime, draws)
+        lack = _lack(plan, state, runtime)
     number, enough = 0, TURN_ROUNDS * 4**turn * len(replicates) * count
     while lack.factor > 1 and not _is_hopeless(plan, state, lack, reserve):
         is_poor = lack.factor > TURN_LACK and lack.fit < TURN_FIT
@@ -90,9 +93,11 @@ def _integrated(
                 return state, True
         cost = len(replicates) * count
         seconds = (seconds_since(plan, runtime) - began) * cost / draws.size
-        state = state._replace(is_full=not draws.has_room(cost))
+        if is_streamed(state, cost):
+            lacking = functools.partial(_lack, plan, runtime=runtime)
+            return stream(plan, state, runtime, offer, lacking, reserve), False
         effort = Effort(reserve.evaluations + cost, reserve.seconds + seconds)
-        if state.is_full or not can_afford(plan, state, runtime, effort):
+        if not can_afford(plan, state, runtime, effort):
             break
         number += 1
         name = f"turn {turn}, round {number}"
@@ -100,7 +105,7 @@ def _integrated(
         draws, count = Draws.join([draws, more]), 2 * count
         state = state._replace(draws=draws)
         offer(state)
-        lack = _lack(plan, state, runtime, draws)
+        lack = _lack(plan, state, runtime)
     return state, False
 
 
@@ -125,8 +130,8 @@ def _is_hopeless(plan: Plan, state: State, lack: Lack, reserve: Effort) -> bool:
     return lack.missing > 1 and lack.factor * size > HOPELESS * (size + left)
 
 
-def _lack(plan: Plan, state: State, runtime: Runtime, draws: Draws) -> Lack:
-    lack = lack_of(plan, state, draws)
+def _lack(plan: Plan, state: State, runtime: Runtime) -> Lack:
+    lack = lack_of(plan, state)
     if lack.outputs:
         first, *others = lack.outputs
         more = ", …" if others else ""
@@ -135,20 +140,21 @@ def _lack(plan: Plan, state: State, runtime: Runtime, draws: Draws) -> Lack:
     return lack
 
 
-def lack_of(plan: Plan, state: State, draws: Draws) -> Lack:
+def lack_of(plan: Plan, state: State) -> Lack:
     """What draws of the state's proposal lack."""
+    means = means_of(plan, state)
     needed = [
         part
         for part in dict.fromkeys((*state.groups, *plan.looks))
-        if part.sign != MAGNITUDE or is_material(plan, draws, part)
+        if part.sign != MAGNITUDE or is_material(plan, means.draws, part)
     ]
-    sizes = [draws.ess(part) for part in needed]
+    sizes = [means.ess(part) for part in needed]
     missing = thresholds.ENOUGH_ESS / max(min(sizes), 1e-3)
     assert state.proposal is not None
     shares = state.proposal.shares
     wanted = (shares.get(part, MIN_GROUP_SHARE) for part in needed)
-    fit = min(size / (share * draws.size) for size, share in zip(sizes, wanted, strict=True))
-    goal, means = plan.limits.goal, Means.of(draws)
+    fit = min(size / (share * means.size) for size, share in zip(sizes, wanted, strict=True))
+    goal = plan.limits.goal
     if len(plan.parts) == 1:
         variance = part_variance(means, plan.parts[0])
         return Lack(missing, max(missing, variance / goal.relative**2), fit)

@@ -17,8 +17,7 @@ from estimand.methods.adaptive.draws import (
 )
 from estimand.methods.adaptive.looks import NEGLIGIBLE, check_looks
 from estimand.methods.adaptive.numbers import largest_nan_share
-from estimand.methods.adaptive.plan import Plan, State
-from estimand.sampling import effective_sample_size
+from estimand.methods.adaptive.plan import Plan, State, means_of
 from estimand.trust import (
     Evidence,
     Finding,
@@ -42,7 +41,7 @@ def judge(plan: Plan, state: State) -> tuple[OutputEstimate, ...]:
         )
         finding = _nan_finding() if is_nan else no_mass("no draw of the prior has mass")
         return (without_value(finding),) * plan.density.num_outputs
-    means = Means.of(state.draws)
+    means = means_of(plan, state)
     evidence = {
         part: part_evidence(means, part, state.unseen.get(part, 0.0)) for part in plan.parts
     }
@@ -63,7 +62,8 @@ def part_only(plan: Plan, state: State) -> PartJudgement:
     if state.draws is None:
         finding = _nan_finding() if state.has_nan else no_mass("no draw of the prior has mass")
         return PartJudgement(_empty_evidence(plan), (finding,))
-    evidence = part_evidence(Means.of(state.draws), part, state.unseen.get(part, 0.0))
+    means = means_of(plan, state)
+    evidence = part_evidence(means, part, state.unseen.get(part, 0.0))
     if not math.isfinite(evidence.log_z):
         return PartJudgement(evidence, (no_mass(f"all {state.draws.size:,} weights are 0"),))
     findings = [_missed_finding(part)] if part in state.missed else []
@@ -72,8 +72,7 @@ def part_only(plan: Plan, state: State) -> PartJudgement:
         evidence = evidence._replace(relative_variance=np.asarray(math.inf))  # type: ignore[arg-type]
     log_weights = state.draws.log_weights(part)
     findings += check_tail(log_weights, part.constant)
-    size = effective_sample_size(log_weights)
-    findings += check_size(size, part.constant, thresholds.ENOUGH_ESS)
+    findings += check_size(means.ess(part), part.constant, thresholds.ENOUGH_ESS)
     if has_nan(state, part):
         findings.append(_nan_finding())
     return PartJudgement(evidence, tuple(findings))
@@ -117,8 +116,7 @@ def _judge_output(
         if parts.matters(field) and part in evidence:
             log_weights = means.draws.log_weights(part)
             findings += check_tail(log_weights, part.constant)
-            size = effective_sample_size(log_weights)
-            findings += check_size(size, part.constant, thresholds.ENOUGH_ESS)
+            findings += check_size(means.ess(part), part.constant, thresholds.ENOUGH_ESS)
     findings += _thin_exploration(plan, state)
     findings += check_goal(estimate, plan.limits.goal)
     return estimate.with_findings(findings)

@@ -94,7 +94,7 @@ def centred_looks(plan: Plan, draws: Draws) -> tuple[Part, ...]:
 
     And for those of which too few draws decide, whose μ is as yet a guess.
     """
-    found, means = [], Means.of(draws)
+    found, means = [], Means(draws)
     for output in range(plan.density.num_outputs):
         value = output_estimate(means, output).value
         if is_fixed(plan, output) or not math.isfinite(value) or value == 0:
@@ -123,7 +123,7 @@ def is_material(plan: Plan, draws: Draws, part: Part, slack: float = 1.0) -> boo
     owner = owner_of(plan, part)
     if owner is None:
         return math.log(slack) + log_size > math.log(plan.limits.goal.relative)
-    allowed = plan.limits.goal.allowed(output_estimate(Means.of(draws), owner))
+    allowed = plan.limits.goal.allowed(output_estimate(Means(draws), owner))
     return slack * thresholds.exp(log_size) > allowed
 
 

@@ -65,7 +65,6 @@ MAX_WIDE_SCOUTS = 20
 # How often the stages from refining on are gone through: what a validation finds is fitted. Small
 # explorations find less at a time.
 MAX_ATTEMPTS, MAX_SMALL_ATTEMPTS = 2, 4
-FULL = "no more draws fit in memory: refine() adds independent runs"
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, repr=False)
@@ -356,7 +355,9 @@ def _estimate(plan: Plan, runtime: Runtime) -> State:
 def _run(plan: Plan, state: State) -> Run:
     """What is known of all outputs in a state."""
     outputs = in_plain_coordinates(judge(plan, state), plan.density)
-    notes = [FULL] if state.is_full else []
+    notes = []
+    if state.sums is not None:
+        notes.append(f"{state.sums.size:,} further draws were summed up where they were made")
     if state.net is not None:
         notes.append(f"checked at {len(state.net.positions):,} more prior draws")
     if state.probe is not None and (share := state.probe.nan_mass(plan.density.num_outputs)) > 0:

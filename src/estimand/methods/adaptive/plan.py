@@ -16,8 +16,9 @@ import numpy as np
 
 from estimand.density import Density
 from estimand.estimators import SMC
-from estimand.methods.adaptive.draws import Draws, Evaluated, Part
+from estimand.methods.adaptive.draws import Draws, Evaluated, Means, Part
 from estimand.methods.adaptive.proposal import Exploration, Proposal
+from estimand.methods.adaptive.sums import Sums
 from estimand.methods.protocol import Cost
 from estimand.model import PLAIN
 from estimand.runtime import Progress, Runtime, Task, compiled_per_model
@@ -138,7 +139,8 @@ class State(NamedTuple):
     the loop of stages was begun. `probe` are the first draws of the prior, and `net` are
     those that it is checked at; `has_nan` says that not
     even these are numbers. `ends` are those of all ascents, and
-    `guesses` what they say of each part.
+    `guesses` what they say of each part. `draws` are those of the proposal, and `sums` of further
+    ones that were not kept.
     """
 
     cost: Cost = Cost()
@@ -146,7 +148,6 @@ class State(NamedTuple):
     has_nan: bool = False
     probe: Draws | None = None
     net: Evaluated | None = None
-    is_full: bool = False
     prior: Mixture | None = None
     found: dict[Part, Exploration] = {}  # noqa: RUF012 - never changed in place
     explored: dict[Part, tuple[Exploration, ...]] = {}  # noqa: RUF012
@@ -155,6 +156,7 @@ class State(NamedTuple):
     exploration: Effort = Effort()
     proposal: Proposal | None = None
     draws: Draws | None = None
+    sums: Sums | None = None
     ladders: dict[Part, tuple[Ladder, ...]] = {}  # noqa: RUF012
     ends: tuple[Mode, ...] = ()
     guesses: dict[Part, Mixture] = {}  # noqa: RUF012
@@ -168,6 +170,12 @@ class State(NamedTuple):
     def num_explored(self) -> int:
         """Points of all scouts together."""
         return sum(len(item.points) for items in self.explored.values() for item in items)
+
+
+def means_of(plan: Plan, state: State) -> Means:
+    """Means over all draws of the proposal."""
+    assert state.draws is not None
+    return Means(state.draws, state.sums, plan.parts)
 
 
 def can_afford(plan: Plan, state: State, runtime: Runtime, effort: Effort) -> bool:
@@ -216,6 +224,12 @@ def evaluate(density: Density, positions: np.ndarray) -> list[np.ndarray]:
 
 @compiled_per_model(optimisation=1)
 def _evaluate(density: Density, positions: jax.Array) -> tuple:
+    return columns_at(density, positions)
+
+
+def columns_at(density: Density, positions: jax.Array) -> tuple:
+    """Log prior, log likelihood, signs and log-magnitudes at positions, in JAX."""
+
     def one(position: jax.Array) -> tuple:
         terms, (signs, log_sizes) = density.evaluate(position)
         if density.condition is None:

@@ -7,7 +7,7 @@ from typing import NamedTuple
 import numpy as np
 
 from estimand.methods.adaptive.draws import Draws, Evaluated, Part, influences
-from estimand.sampling import Mixture, Warped, warp
+from estimand.sampling import Mixture, Sampler, Warped, warp
 from estimand.sampling import mixture as mixtures
 
 PRIOR_SHARE = 0.08
@@ -119,6 +119,11 @@ class Proposal(NamedTuple):
             replicate=np.full(len(evaluated.positions), replicate),
             controls=shares[0] if len(pieces) == 1 else np.concatenate(shares, axis=1),
         )
+
+    def sampler(self) -> Sampler:
+        """The same in JAX, with the same controls."""
+        pieces = self.pieces
+        return Sampler.of(pieces, self._controls(pieces), MAX_CONTROLS)
 
     def _controls(self, pieces: list[Warped]) -> list[np.ndarray]:
         """The components of each piece that serve as control variates."""

@@ -15,7 +15,7 @@ from estimand.methods.adaptive.draws import GAMMA2, Part
 from estimand.methods.adaptive.explore import scout
 from estimand.methods.adaptive.looks import centred_looks
 from estimand.methods.adaptive.net import around, missed_by_draws, with_net
-from estimand.methods.adaptive.plan import Plan, State, evaluate_all
+from estimand.methods.adaptive.plan import Plan, State, evaluate_all, means_of
 from estimand.methods.adaptive.proposal import Exploration
 from estimand.runtime import Runtime
 from estimand.sampling import relative_weights
@@ -30,6 +30,7 @@ def validate(plan: Plan, state: State, runtime: Runtime, parts: Iterable[Part]) 
     """
     draws = state.draws
     assert draws is not None
+    means = means_of(plan, state)
     looks = centred_looks(plan, draws) if GAMMA2 in plan.parts else ()
     wanted = tuple(dict.fromkeys((*parts, *looks)))
     state, scoutings = scout(plan, state._replace(missed=frozenset()), runtime, wanted)
@@ -40,7 +41,7 @@ def validate(plan: Plan, state: State, runtime: Runtime, parts: Iterable[Part]) 
         known = [item for item in state.explored.get(part, ()) if item.has_mass]
         explorations = (*known, fresh)
         state = state._replace(explored=state.explored | {part: explorations})
-        heaviest = float(draws.log_weights(part).max())
+        heaviest = means.log_largest(part)
         if heaviest == -np.inf:
             state = _noted(state, part, unseen=1.0, is_missed=True)
             continue

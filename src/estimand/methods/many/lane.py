@@ -469,7 +469,7 @@ class _Lane:
         assert draws is not None
         if self.states[k].attempt and draws.size < NUM_REPLICATES * sum(ROUNDS[:3]):
             return True  # The heaviest of more draws is heavier.
-        factor = lack_of(self.plans[k], self.states[k], draws).factor
+        factor = lack_of(self.plans[k], self.states[k]._replace(draws=draws)).factor
         if factor * draws.size > HOPELESS * NUM_REPLICATES * sum(ROUNDS):
             self.hand_over(k, "the mixture does not fit")
         return factor > 1 and not self.reasons[k]
@@ -487,7 +487,7 @@ class _Lane:
         log_z2 = state.draws.weights(GAMMA2).log_mean
         parts = dict.fromkeys(state.found)
         for part in plan.parts[1:]:
-            estimate = output_estimate(Means.of(state.draws), part.output)
+            estimate = output_estimate(Means(state.draws), part.output)
             size = thresholds.exp(state.draws.weights(part).log_mean - log_z2)
             is_small = NEGLIGIBLE * size < plan.limits.goal.allowed(estimate)
             largest = plan.density.farthest(part.output)
