@@ -7,6 +7,7 @@ import argparse
 import time
 
 from benchmarks import (
+    accelerator,
     accuracy,
     adversarial,
     cold_start,
@@ -32,6 +33,7 @@ from benchmarks.measure import write_record
 from benchmarks.peers import branches, sweep
 
 BENCHMARKS = {
+    "accelerator": accelerator.main,
     "accuracy": accuracy.main,
     "adversarial": adversarial.main,
     "coverage": coverage.main,
