@@ -122,20 +122,40 @@ def test_means_without_controls_are_plain() -> None:
     rng = np.random.default_rng(0)
     draws = drawn(rng, FIRST.logpdf, 160, controls=False)
     values = rng.normal(size=160)
+    found = draws.replicates.means(values)
     expected = [values[draws.replicate == r].mean() for r in range(16)]
-    np.testing.assert_allclose(draws.replicates.means(values), expected)
+    assert found.mean == pytest.approx(np.mean(expected))
+    assert (found.deviations**2).sum() == pytest.approx(np.var(expected, ddof=1) / 16)
 
 
-def means_by_regression(draws: Draws, values: np.ndarray) -> list[float]:
-    """Each replicate less what a regression over all other replicates explains in it."""
+def test_only_replicates_of_the_same_round_are_compared() -> None:
+    """A second round three times as large; and draws that are dealt out one by one."""
+    rng = np.random.default_rng(0)
+    values = rng.normal(size=640)
+    rounds = np.concatenate([np.repeat(np.arange(16), 10), np.repeat(np.arange(16), 30)])
+    draws = drawn(rng, FIRST.logpdf, 640, controls=False)._replace(replicate=rounds)
+    found = draws.replicates.means(values)
+    first, second = (x.reshape(16, -1).mean(axis=1) for x in (values[:160], values[160:]))
+    variance = (0.25**2 * first.var(ddof=1) + 0.75**2 * second.var(ddof=1)) / 16
+    assert found.mean == pytest.approx(values.mean())
+    assert (found.deviations**2).sum() == pytest.approx(variance)
+    dealt = draws._replace(replicate=np.arange(640) % 16).replicates.means(values)
+    variance = values.reshape(-1, 16).var(axis=1, ddof=1).mean() / 640
+    assert (dealt.deviations**2).sum() == pytest.approx(variance)
+
+
+def means_by_regression(draws: Draws, values: np.ndarray) -> np.ndarray:
+    """Each run less what a regression over all other replicates explains in it."""
     centered = draws.controls - draws.controls.mean(axis=0)
     deviations = values - values.mean()
-    result = []
+    corrected = np.zeros(values.size)
     for r in range(draws.replicate.max() + 1):
         own, others = draws.replicate == r, draws.replicate != r
         coefficients = np.linalg.lstsq(centered[others], deviations[others], rcond=1e-4)[0]
-        result.append(float((values[own] - draws.controls[own] @ coefficients).mean()))
-    return result
+        corrected[own] = values[own] - draws.controls[own] @ coefficients
+    starts = np.flatnonzero(np.diff(draws.replicate, prepend=-1))
+    counts = np.diff(starts, append=values.size)
+    return (np.add.reduceat(corrected, starts) / counts).reshape(-1, 16)
 
 
 @pytest.mark.parametrize("order", ["rounds", "interleaved"])
@@ -148,9 +168,13 @@ def test_means_are_those_of_regressions(order: str, seed: int) -> None:
     draws = drawn(rng, law.logpdf)._replace(replicate=replicate)
     values = np.exp(draws.log_weights(GAMMA2))
     found = draws.replicates.means(values)
-    np.testing.assert_allclose(found, means_by_regression(draws, values), rtol=1e-8)
-    scaled = np.exp(draws.weights(GAMMA2).log_mean) * draws.part_means(GAMMA2).values
-    np.testing.assert_allclose(found, scaled, rtol=1e-10)
+    runs = means_by_regression(draws, values)
+    shares = draws.replicates.counts / values.size
+    expected = (runs - runs.mean(axis=1, keepdims=True)) * shares * math.sqrt(16 / 15)
+    assert found.mean == pytest.approx((runs * shares).sum(), rel=1e-8)
+    np.testing.assert_allclose(found.deviations, expected, rtol=1e-6, atol=1e-10 * found.mean)
+    scale = np.exp(draws.weights(GAMMA2).log_mean)
+    assert found.mean == pytest.approx(scale * draws.part_means(GAMMA2).mean, rel=1e-10)
 
 
 def test_inverses_are_those_of_all_other_replicates(seed: int) -> None:

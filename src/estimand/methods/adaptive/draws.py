@@ -161,11 +161,11 @@ class Draws(_Columns):
         return self._weights[part]
 
     def part_means(self, part: Part) -> PartMeans:
-        """Means of a part's weights over each replicate."""
+        """The mean of a part's weights, with its error."""
         if part not in self._part_means:
             relative = self.weights(part).relative
             rounding = _rounding(self, part, relative)
-            self._part_means[part] = PartMeans(self.replicates.means(relative), rounding)
+            self._part_means[part] = self.replicates.means(relative, rounding)
         return self._part_means[part]
 
     @functools.cached_property
@@ -223,10 +223,19 @@ class Weights(NamedTuple):
 
 
 class PartMeans(NamedTuple):
-    """Means of a part's relative weights over each replicate, and the error of rounding."""
+    """The mean of a part's relative weights, and its error.
 
-    values: np.ndarray
-    rounding: float
+    `deviations` have a row for each round and a column for each replicate: products of those of two
+    parts add up to the covariance of their means. Each round is compared with itself alone: draws
+    are added until the error is small, and the more rounds tell of it, the less it is so by chance.
+    """
+
+    mean: float
+    deviations: np.ndarray
+    rounding: float = 0.0
+
+    def scaled(self, factor: float) -> PartMeans:
+        return PartMeans(self.mean * factor, self.deviations * factor, self.rounding * factor)
 
 
 class Pool(NamedTuple):
@@ -253,10 +262,11 @@ class Replicates(NamedTuple):
     The coefficients of a replicate's controls are fitted to the other replicates. Fitted to its own
     draws, too, they would explain a rare heavy draw away, from the mean and from its error.
     A run is a row of successive draws of one replicate; a replicate has one for each round.
+    `counts` and `totals`, of the controls, are those of every run: their first axis are the
+    rounds, the second the replicates.
     """
 
     starts: np.ndarray
-    owners: np.ndarray
     counts: np.ndarray
     controls: np.ndarray
     center: np.ndarray
@@ -266,24 +276,27 @@ class Replicates(NamedTuple):
 
     @classmethod
     def of(cls, replicate: np.ndarray, controls: np.ndarray) -> Replicates:
+        num_replicates = int(replicate.max()) + 1
         starts = np.flatnonzero(np.diff(replicate, prepend=-1))
-        owners, counts = replicate[starts], np.bincount(replicate)
+        counts = np.diff(starts, append=replicate.size).reshape(-1, num_replicates)
         center = controls.mean(axis=0)
-        totals = np.zeros((counts.size, center.size))
-        grams = np.zeros((counts.size, center.size, center.size))
-        bare = cls(starts, owners, counts, controls, center, totals, grams, grams)
-        for rows, owner in bare.runs:
+        totals = np.zeros((*counts.shape, center.size))
+        grams = np.zeros((num_replicates, center.size, center.size))
+        bare = cls(starts, counts, controls, center, totals, grams, grams)
+        for rows, number, owner in bare.runs:
             deviations = controls[rows] - center
-            totals[owner] += controls[rows].sum(axis=0)
+            totals[number, owner] = controls[rows].sum(axis=0)
             grams[owner] += sums_of_products(deviations, deviations)
         return bare._replace(inverses=_inverses_without(grams))
 
     def with_sums(self, sums: Sums) -> Replicates:
         """The same with draws of which only the sums are known."""
-        counts, totals = self.counts + sums.counts, self.totals + sums.controls
-        center = totals.sum(axis=0) / counts.sum()
-        deviations = self.totals - self.counts[:, None] * self.center
-        grams = _recentered(self.grams, deviations, self.counts, center - self.center)
+        counts = np.concatenate([self.counts, sums.counts[None]])
+        totals = np.concatenate([self.totals, sums.controls[None]])
+        center = totals.sum(axis=(0, 1)) / counts.sum()
+        own_counts, own_totals = self.counts.sum(axis=0), self.totals.sum(axis=0)
+        deviations = own_totals - own_counts[:, None] * self.center
+        grams = _recentered(self.grams, deviations, own_counts, center - self.center)
         grams += _recentered(sums.products, sums.controls, sums.counts, center)
         return self._replace(
             counts=counts,
@@ -294,29 +307,47 @@ class Replicates(NamedTuple):
         )
 
     @property
-    def runs(self) -> list[tuple[slice, int]]:
-        """The draws and the replicate of every run; none where there are no controls."""
+    def num_replicates(self) -> int:
+        return self.counts.shape[1]
+
+    @property
+    def runs(self) -> list[tuple[slice, int, int]]:
+        """The draws, the round and the replicate of every run; none where there are no controls."""
         if not self.center.size:
             return []
         ends = [*self.starts[1:], len(self.controls)]
-        slices = (slice(start, end) for start, end in zip(self.starts, ends, strict=True))
-        return list(zip(slices, self.owners, strict=True))
+        return [
+            (slice(start, end), *divmod(run, self.num_replicates))
+            for run, (start, end) in enumerate(zip(self.starts, ends, strict=True))
+        ]
 
-    def means(self, values: np.ndarray, streamed: Streamed | None = None) -> np.ndarray:
-        """Of each replicate; `streamed` has the sums of values that are not kept."""
-        plain = np.bincount(self.owners, weights=np.add.reduceat(values, self.starts))
+    def means(
+        self, values: np.ndarray, rounding: float = 0.0, streamed: Streamed | None = None
+    ) -> PartMeans:
+        """The mean of all values; `streamed` has the sums of those that are not kept."""
+        sums = np.add.reduceat(values, self.starts).reshape(-1, self.num_replicates)
         if streamed is not None:
-            plain = plain + streamed.weights
-        mean, moments = plain.sum() / self.counts.sum(), np.zeros_like(self.totals)
+            sums = np.concatenate([sums, streamed.weights[None]])
+        mean, moments = sums.sum() / self.counts.sum(), np.zeros(self.totals.shape[1:])
         deviations = values - mean
-        for rows, owner in self.runs:
+        for rows, _, owner in self.runs:
             own = deviations[rows]
             moments[owner] += np.einsum("n,nk->k", own, self.controls[rows])
             moments[owner] -= own.sum() * self.center
         if streamed is not None:
             moments += streamed.about(mean, self.center)
         coefficients = np.einsum("rkl,rl->rk", self.inverses, moments.sum(axis=0) - moments)
-        return (plain - (self.totals * coefficients).sum(axis=1)) / self.counts
+        sums = sums - np.einsum("srk,rk->sr", self.totals, coefficients)
+        return _mean_of_runs(sums, self.counts, rounding)
+
+
+def _mean_of_runs(sums: np.ndarray, counts: np.ndarray, rounding: float) -> PartMeans:
+    """The mean over all runs, which replicates of the same round give an error."""
+    means, num_replicates = sums / counts, counts.shape[1]
+    deviations = (means - means.mean(axis=1, keepdims=True)) * counts / counts.sum()
+    # One replicate alone says nothing of the error.
+    scale = math.sqrt(num_replicates / (num_replicates - 1)) if num_replicates > 1 else math.nan
+    return PartMeans(float(sums.sum() / counts.sum()), scale * deviations, rounding)
 
 
 def _recentered(
@@ -361,8 +392,12 @@ class Means:
 
     def of(self, part: Part) -> PartMeans:
         """Means of a part's weights, relative to the mean weight of the draws that are kept."""
-        if self.sums is None or part not in self.parts:
-            return self.draws.part_means(part)
+        kept = self.draws.part_means(part)
+        if self.sums is None:
+            return kept
+        if part not in self.parts:
+            # None of the draws that were summed up can have mass of it.
+            return kept._replace(deviations=np.pad(kept.deviations, ((0, 1), (0, 0))))
         column = self.parts.index(part)
         streamed = Streamed(
             self._own.counts,
@@ -370,8 +405,8 @@ class Means:
             self._own.weights[:, column],
             self._own.moments[:, column],
         )
-        values = self._replicates.means(self.draws.weights(part).relative, streamed)
-        return PartMeans(values, self.draws.part_means(part).rounding)
+        relative = self.draws.weights(part).relative
+        return self._replicates.means(relative, kept.rounding, streamed)
 
     def ess(self, part: Part) -> float:
         """Effective sample size of a part's weights; that of a look grows as in the draws kept."""
@@ -405,10 +440,10 @@ class Means:
 
 def part_variance(means: Means, part: Part) -> float:
     """Relative variance of a part's Z, from the replicates and from rounding."""
-    values, rounding = means.of(part)
-    if not values.any():
+    found = means.of(part)
+    if not found.mean:
         return math.inf
-    return float(values.var(ddof=1) / values.size) + rounding**2
+    return float((found.deviations**2).sum()) + found.rounding**2
 
 
 def part_evidence(means: Means, part: Part, unseen: float = 0.0) -> Evidence:
@@ -418,7 +453,7 @@ def part_evidence(means: Means, part: Part, unseen: float = 0.0) -> Evidence:
     """
     draws = means.draws
     weights = draws.weights(part)
-    mean = float(means.of(part).values.mean())
+    mean = means.of(part).mean
     log_z = weights.log_mean + math.log(mean) if mean > 0 else -math.inf
     zeros = np.zeros(draws.size, np.int32)
     return Evidence(
@@ -431,7 +466,7 @@ def part_evidence(means: Means, part: Part, unseen: float = 0.0) -> Evidence:
         evaluations=zeros,  # type: ignore[arg-type]
         gradients=zeros,  # type: ignore[arg-type]
         invalid=zeros,  # type: ignore[arg-type]
-        degrees=draws.replicates.counts.size - 1.0,
+        degrees=draws.replicates.num_replicates - 1.0,
         replicate=draws.replicate,  # type: ignore[arg-type]
     )
 
@@ -460,24 +495,21 @@ def output_estimate(means: Means, output: int, parts: Parts | None = None) -> Ou
         return without_value(finding, parts=parts, ess=ess, num_draws=sizes[0])
     # Relative to the larger part, so that no scale of f under- or overflows.
     log_top = max(log_z1)
-    (z2, *others), rounding = zip(*(means.of(part) for part in names), strict=True)
-    plus, minus = (
-        math.exp(log_z - log_top) * values for log_z, values in zip(log_z1, others, strict=True)
+    scales = (1.0, *(math.exp(log_z - log_top) for log_z in log_z1))
+    z2, plus, minus = (
+        means.of(part).scaled(scale) for scale, part in zip(scales, names, strict=True)
     )
-    relative = (plus.mean() - minus.mean()) / z2.mean()
-    residuals = plus - minus - relative * z2
-    error = float(residuals.std(ddof=1) / math.sqrt(residuals.size))
-    covariance = float(np.cov(residuals, z2)[0, 1]) / residuals.size
-    sums = abs(relative), plus.mean(), minus.mean()
-    rounded = sum(share * size for share, size in zip(rounding, sums, strict=True))
+    relative = (plus.mean - minus.mean) / z2.mean
+    residuals = plus.deviations - minus.deviations - relative * z2.deviations
+    rounded = plus.rounding + minus.rounding + abs(relative) * z2.rounding
     present = [size for size, log_z in zip(sizes[1:], log_z1, strict=True) if log_z > -math.inf]
     ratio = Ratio(
         log_scale=log_top - log_z2,
         value=float(relative),
-        standard_error=math.hypot(error, rounded),
-        magnitude=float(plus.mean() + minus.mean()),
-        degrees=float(residuals.size - 1),
-        covariance=covariance,
+        standard_error=math.hypot(np.linalg.norm(residuals), rounded),
+        magnitude=plus.mean + minus.mean,
+        degrees=draws.replicates.num_replicates - 1.0,
+        covariance=float((residuals * z2.deviations).sum()),
     )
     ess = EffectiveSizes(z1=min(present), z2=sizes[0], plus=sizes[1], minus=sizes[2])
     return from_ratio(ratio, parts=parts, ess=ess, is_one_sided=len(present) == 1)

@@ -32,8 +32,10 @@ MIN_CONTROLLED = 20
 # If enough effective draws need more of them than the budget allows by this factor, no more are
 # made: the mixture does not fit. One that fits may use the budget up.
 HOPELESS = 8.0
-# The share of the first round, one in so many, after which that is asked for the first time.
-FEW = 8
+# The share of the first round, one in so many, after which that is asked for the first time. Points
+# that are not quasi-random may come in pieces. Others come in two halves, which tell more of the
+# error than one round: too often that would be the last because its error is small by chance.
+FEW, HALF = 8, 2
 # How often the proposal is fitted again to its own draws, after so many first rounds or more, if so
 # many times more draws are needed, and of a part's own less than this share is effective. A first
 # round on four branches had 505 effective draws of 8,192, and one after a second fit 2,862.
@@ -69,14 +71,12 @@ def _integrated(
     began = seconds_since(plan, runtime)
     state = state._replace(proposal=proposal, sums=None)
     reserve = state.exploration if state.explored else Effort()
-    # Points that are not quasi-random may come in pieces: a few show whether the mixture fits.
-    is_random = plan.density.dimension > MAX_SOBOL_DIMENSION
-    few = count // FEW if is_random else count
+    few = count // (FEW if plan.density.dimension > MAX_SOBOL_DIMENSION else HALF)
     state, draws = draw_all(plan, state, runtime, proposal, few, f"turn {turn}", replicates)
     state = state._replace(draws=draws)
     offer(state)
     lack = _lack(plan, state, runtime)
-    if few < count and not _is_hopeless(plan, state, lack, reserve):
+    if not _is_hopeless(plan, state, lack, reserve):
         state, more = draw_all(
             plan, state, runtime, proposal, count - few, f"turn {turn}, rest", replicates
         )
