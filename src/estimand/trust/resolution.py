@@ -75,10 +75,12 @@ def unresolved_shares(density: Density, evidence: Evidence, normaliser: Evidence
     # Densities have squares of large values, and 0 is approached far more closely.
     has_ended = np.asarray(((own > 0.4 * largest) | (own < -0.8 * largest)).any(axis=1))
     values, farthest = np.abs(positions[:, ~is_transformed]), math.exp(FARTHEST * largest)
-    if (values > farthest).any():
+    is_far = (values > farthest).any(axis=1)
+    if np.average(is_far, weights=weights) > MAX_UNRESOLVED / 2:
         # A program whose numbers are that large everywhere is at home there.
         scales = np.maximum(_medians(normaliser, ~is_transformed), 1.0)
-        has_ended |= (values / scales > farthest).any(axis=1)
+        is_far = (values / scales > farthest).any(axis=1)
+    has_ended |= is_far
     is_outer = (np.abs(own) > 0.4 * finest).any(axis=1) & ~has_ended
     is_coarse = np.zeros_like(is_outer)
     if np.average(is_outer, weights=weights) > MAX_UNRESOLVED:
