@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import Any
 
 import jax.numpy as jnp
@@ -10,6 +11,7 @@ import numpy as np
 import numpyro
 import numpyro.distributions as dist
 import pytest
+from scipy import integrate
 from scipy import stats as laws
 
 import estimand as ep
@@ -65,8 +67,8 @@ def test_discrete_sites_that_are_not_integers_go_to_islands() -> None:
 )
 def test_integers_go_through_the_mixture(name: str) -> None:
     """Among them an event with probability 5e-12 that is seen only in a drawn count."""
-    result = ep.estimate_expectation(bound(name))
-    assert result.run.notes == ("checked at 65,536 more prior draws",)
+    result = ep.estimate_expectation(bound(name), ep.Auto(relative_error=0.002))
+    assert [note.partition(" at ")[0] for note in result.run.notes] == ["checked"]
     errors = np.abs(np.asarray(result.value) - PROBLEMS[name].value)
     assert (errors < 5 * np.asarray(result.standard_error)).all()
     assert (errors < 0.01 * np.asarray(PROBLEMS[name].value)).all()
@@ -150,11 +152,14 @@ def test_budget_of_evaluations_is_kept() -> None:
 
 @pytest.mark.slow
 def test_budget_of_evaluations_is_kept_on_the_way_back() -> None:
-    """Work in progress is finished, so a budget may be exceeded: not by much with five outputs."""
-    for budget in (250_000, 1_000_000):
+    """Work in progress is finished, so a budget may be exceeded, by less than an exploration.
+
+    With five outputs one takes half of the smaller budget.
+    """
+    for budget, most in ((250_000, 1.5), (1_000_000, 1.125)):
         method = ep.Auto(max_evaluations=budget)
         result = ep.estimate_expectation(bound("eight_schools"), method, throw=False)
-        assert spent(result) <= 1.25 * budget
+        assert spent(result) <= most * budget
 
 
 def test_time_is_kept() -> None:
@@ -269,7 +274,7 @@ def test_smaller_errors_cost_more() -> None:
 
 
 def test_what_a_small_mixture_cannot_answer_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(auto, "SMALL_BUDGET", 1_000)
+    monkeypatch.setattr(auto, "SMALL_LIMIT", 1_000)
     result = ep.estimate_expectation(location(np.full(3, 2.0)), ep.Auto(relative_error=0.002))
     assert {output.route for output in result.outputs} == {"the mixture"}
     assert any("a small mixture did not pass all checks" in note for note in result.run.notes)
@@ -288,3 +293,39 @@ def test_means_in_heavy_tails_are_never_asked_a_little_first() -> None:
     event = ep.estimate_expectation(both["event"])
     assert event.outputs[0].route == "a small mixture"
     assert_estimate(event.value, event.standard_error, float(laws.t.sf(3.0, 5)), degrees=15)
+
+
+def tail_mean(degrees: float, threshold: float) -> float:
+    """E[x; x > threshold] of Student's t, by a logarithm of x."""
+    law = laws.t(degrees)
+    return integrate.quad(
+        lambda u: math.exp(2 * u) * law.pdf(math.exp(u)), math.log(threshold), 100
+    )[0]
+
+
+def beyond(degrees: float) -> Any:
+    x = numpyro.sample("x", dist.StudentT(degrees, 0.0, 1.0))
+    return x * (x > 10.0)
+
+
+def beyond_along(degrees: float) -> Any:
+    x = numpyro.sample("x", dist.MultivariateStudentT(degrees, jnp.zeros(2), jnp.eye(2)))
+    return x[0] * (x[0] > 10.0)
+
+
+def beyond_in_a_hierarchy(degrees: float) -> Any:
+    """The scale belongs to another site."""
+    scale = numpyro.sample("scale", dist.HalfNormal(1.0))
+    numpyro.sample("y", dist.Normal(numpyro.sample("z", dist.Normal(0.0, scale)), 1.0), obs=0.3)
+    x = numpyro.sample("x", dist.StudentT(degrees, 0.0, 1.0))
+    return x * (x > 10.0)
+
+
+@pytest.mark.parametrize("program", [beyond, beyond_along, beyond_in_a_hierarchy])
+def test_what_is_far_out_in_heavy_tails_is_not_lost(program: Callable) -> None:
+    """A third of it is beyond 100, and a thirtieth beyond 10,000."""
+    expectation = ep.expectation(program)(1.5)
+    for key in range(3):
+        result: Any = ep.estimate_expectation(expectation, rng_key=key)
+        assert result.status is ep.Status.ok
+        assert_estimate(result.value, result.standard_error, tail_mean(1.5, 10.0), degrees=15)

@@ -21,6 +21,7 @@ from estimand.methods.adaptive import (
     parts_of,
     require_budget,
     require_goal,
+    suits_own_coordinates,
 )
 from estimand.methods.from_posterior import estimate_from_posterior
 from estimand.methods.protocol import Budget, Cost, Run, in_plain_coordinates
@@ -67,9 +68,11 @@ MIN_EXPENSIVE = 2e4
 # Size of their explorations and rounds: a small mixture's, and that which a budget of 200,000 pays
 # for.
 SMALL_EFFORT, MEDIUM_EFFORT = 1 / 16, 0.2
-# What they may spend for up to three parts, and at most of the whole budget and of the time. Effort
-# and budget grow where less than the usual error is requested, up to an effort that is worth it.
-SMALL_BUDGET = 200_000
+# What they should have for up to three parts, and what they may spend where the whole budget has
+# it: of the lesser one, gradients of ascents in 43 dimensions leave too few draws. At most half of
+# the whole and of the time. Effort and budget grow where less than the usual error is requested, up
+# to an effort that is worth it.
+SMALL_BUDGET, SMALL_LIMIT = 200_000, 400_000
 SMALL_SHARE = 0.5
 USUAL_ERROR = 0.01
 LARGE_EFFORT = 0.5
@@ -372,14 +375,15 @@ class _Small:
             return False
         if has_accelerator() and self.scout is None:
             return False  # More particles take no more time there.
-        is_small = self._effort(journey) < LARGE_EFFORT and self._share(journey) <= SMALL_SHARE
+        has_enough = self._share(journey, SMALL_BUDGET) <= SMALL_SHARE
+        is_small = self._effort(journey) < LARGE_EFFORT and has_enough
         return is_small and _has_safe_means(journey.density) and self.suits(journey.density)
 
     def follow(self, journey: Journey) -> Journey:
         run = _by_mixture(
             journey,
             self.name,
-            self._share(journey),
+            min(SMALL_SHARE, self._share(journey, SMALL_LIMIT)),
             prefers_standardised(journey.density),
             SMALL_SHARE * journey.seconds_left,
             self.scout,
@@ -396,11 +400,11 @@ class _Small:
     def _effort(self, journey: Journey) -> float:
         return self.effort * _strictness(journey)
 
-    def _share(self, journey: Journey) -> float:
-        """What it may spend, of the budget."""
+    def _share(self, journey: Journey, evaluations: float) -> float:
+        """Evaluations for up to three parts, as a share of the budget."""
         num_parts = len(parts_of(journey.density))
-        budget = SMALL_BUDGET * max(1.0, num_parts / 3) * _strictness(journey)
-        return budget / journey.settings.max_evaluations
+        evaluations *= max(1.0, num_parts / 3) * _strictness(journey)
+        return evaluations / journey.settings.max_evaluations
 
 
 def _strictness(journey: Journey) -> float:
@@ -574,11 +578,13 @@ def _suits_islands(journey: Journey) -> bool:
 
 def prefers_standardised(density: Density) -> bool:
     """Whether mixtures are fitted in standardised coordinates first."""
-    return has_varying_scales(density) or not density.has_comparisons
+    return has_varying_scales(density) or not suits_own_coordinates(density)
 
 
 def has_other_coordinates(density: Density) -> bool:
     """Whether the other coordinates are worth a try."""
+    if density.layout.has_heavy_coordinates:
+        return False
     return has_varying_scales(density) or density.has_comparisons
 
 

@@ -118,6 +118,11 @@ class Layout:
         return any(site.has_heavy_tails for site in self.sites)
 
     @property
+    def has_heavy_coordinates(self) -> bool:
+        """Whether some of these are coordinates themselves, and not the logarithm of one."""
+        return any(site.has_heavy_tails and not site.is_transformed for site in self.sites)
+
+    @property
     def is_transformed(self) -> np.ndarray:
         """For every coordinate whether it is another number than the site's value."""
         flags = np.array([site.is_transformed for site in self.sites], bool)

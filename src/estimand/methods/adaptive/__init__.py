@@ -9,7 +9,13 @@ from estimand.methods.adaptive.draws import Part
 from estimand.methods.adaptive.from_posterior import climb_again
 from estimand.methods.adaptive.judge import PartJudgement
 from estimand.methods.adaptive.ladders import by_ladders
-from estimand.methods.adaptive.method import AdaptiveIS, parts_of, require_budget, require_goal
+from estimand.methods.adaptive.method import (
+    AdaptiveIS,
+    parts_of,
+    require_budget,
+    require_goal,
+    suits_own_coordinates,
+)
 from estimand.methods.adaptive.plan import MIN_LAPLACE_DIMENSION, PROBE, Ladder, Limits
 from estimand.methods.adaptive.posterior import (
     Posterior,
@@ -37,4 +43,5 @@ __all__ = [
     "require_budget",
     "require_goal",
     "sample_posterior",
+    "suits_own_coordinates",
 ]

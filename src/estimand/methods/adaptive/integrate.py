@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import math
 from collections.abc import Callable
 from typing import NamedTuple
 
@@ -36,6 +37,12 @@ HOPELESS = 8.0
 # that are not quasi-random may come in pieces. Others come in two halves, which tell more of the
 # error than one round: too often that would be the last because its error is small by chance.
 FEW, HALF = 8, 2
+# A round brings so many times the draws that its error asks for, if that is more than the least and
+# less than the most of those that there are. Where the budget ends, it may be half of the least.
+ENOUGH = 1.1
+LEAST_ROUND, MOST_ROUND = 0.25, 1.0
+# The share of the requested error that draws aim at: checks add to it what draws may have missed.
+AIM = 0.97
 # How often the proposal is fitted again to its own draws, after so many first rounds or more, if so
 # many times more draws are needed, and of a part's own less than this share is effective. A first
 # round on four branches had 505 effective draws of 8,192, and one after a second fit 2,862.
@@ -58,19 +65,19 @@ def integrate(plan: Plan, state: State, runtime: Runtime, offer: Callable[[State
 def _integrated(
     plan: Plan, state: State, runtime: Runtime, offer: Callable[[State], None], turn: int
 ) -> tuple[State, bool]:
-    """The state with draws of its proposal, each round of replicates twice the last.
+    """The state with draws of its proposal, in rounds as large as the error asks for.
 
     And whether they stopped because a new fit promises to need far fewer.
     """
     assert state.proposal is not None
     replicates = range(plan.sizes.num_replicates)
     explored = state.exploration.evaluations
+    reserve = state.exploration if state.explored else Effort()
     count = max(plan.sizes.round, int(DRAW_SHARE * explored / len(replicates)))
     proposal = state.proposal._replace(least_control=MIN_CONTROLLED / count)
     report(plan, state, runtime, "integrating")
     began = seconds_since(plan, runtime)
     state = state._replace(proposal=proposal, sums=None)
-    reserve = state.exploration if state.explored else Effort()
     few = count // (FEW if plan.density.dimension > MAX_SOBOL_DIMENSION else HALF)
     state, draws = draw_all(plan, state, runtime, proposal, few, f"turn {turn}", replicates)
     state = state._replace(draws=draws)
@@ -91,22 +98,38 @@ def _integrated(
             again = reserve.evaluations + plan.sizes.pilot + draws.size
             if can_afford(plan, state, runtime, Effort(again, reserve.seconds)):
                 return state, True
-        cost = len(replicates) * count
-        seconds = (seconds_since(plan, runtime) - began) * cost / draws.size
-        if is_streamed(state, cost):
+        pace = (seconds_since(plan, runtime) - began) / draws.size
+        per_replicate = draws.size / len(replicates)
+        count = math.ceil(per_replicate * _share_of_round(lack))
+        if is_streamed(state, len(replicates) * count):
             lacking = functools.partial(_lack, plan, runtime=runtime)
             return stream(plan, state, runtime, offer, lacking, reserve), False
-        effort = Effort(reserve.evaluations + cost, reserve.seconds + seconds)
-        if not can_afford(plan, state, runtime, effort):
+        while count and not _is_affordable(plan, state, runtime, reserve, count, pace):
+            count //= 2
+        if count < LEAST_ROUND / 2 * per_replicate:
             break
         number += 1
         name = f"turn {turn}, round {number}"
         state, more = draw_all(plan, state, runtime, proposal, count, name, replicates)
-        draws, count = Draws.join([draws, more]), 2 * count
+        draws = Draws.join([draws, more])
         state = state._replace(draws=draws)
         offer(state)
         lack = _lack(plan, state, runtime)
     return state, False
+
+
+def _share_of_round(lack: Lack) -> float:
+    """How many draws the next round brings, as a share of those that there are."""
+    return min(max(ENOUGH * (lack.factor - 1), LEAST_ROUND), MOST_ROUND)
+
+
+def _is_affordable(
+    plan: Plan, state: State, runtime: Runtime, reserve: Effort, count: int, pace: float
+) -> bool:
+    """Whether so many draws of each replicate can be paid, each taking `pace` seconds."""
+    num_draws = plan.sizes.num_replicates * count
+    effort = Effort(reserve.evaluations + num_draws, reserve.seconds + num_draws * pace)
+    return can_afford(plan, state, runtime, effort)
 
 
 class Lack(NamedTuple):
@@ -157,7 +180,7 @@ def lack_of(plan: Plan, state: State) -> Lack:
     goal = plan.limits.goal
     if len(plan.parts) == 1:
         variance = part_variance(means, plan.parts[0])
-        return Lack(missing, max(missing, variance / goal.relative**2), fit)
+        return Lack(missing, max(missing, variance / (AIM * goal.relative) ** 2), fit)
     outputs = tuple(output_estimate(means, output) for output in range(plan.density.num_outputs))
-    errors = [output.standard_error / goal.allowed(output) for output in outputs]
+    errors = [output.standard_error / (AIM * goal.allowed(output)) for output in outputs]
     return Lack(missing, max(missing, *(error**2 for error in errors)), fit, outputs)

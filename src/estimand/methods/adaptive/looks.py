@@ -51,6 +51,14 @@ def looks_of(density: Density) -> tuple[Part, ...]:
     return tuple(Part(MAGNITUDE, number) for number in numbers if density.farthest(number) > 0)
 
 
+def looks_of_density(density: Density) -> tuple[Part, ...]:
+    """Those that are terms of the density."""
+    first = density.first_look
+    return tuple(
+        look for look in looks_of(density) if density.looks[look.output - first].output is None
+    )
+
+
 def unseen_looks(plan: Plan, state: State, runtime: Runtime) -> tuple[State, tuple[Part, ...]]:
     """The terms of which no exploration so far has enough.
 

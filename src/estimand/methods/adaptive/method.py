@@ -23,7 +23,7 @@ from estimand.methods.adaptive.explore import explore
 from estimand.methods.adaptive.fit import fit
 from estimand.methods.adaptive.integrate import integrate
 from estimand.methods.adaptive.judge import PartJudgement, has_nan, judge, part_only
-from estimand.methods.adaptive.looks import looks_of
+from estimand.methods.adaptive.looks import looks_of, looks_of_density
 from estimand.methods.adaptive.plan import (
     PROBE,
     Effort,
@@ -87,7 +87,8 @@ class AdaptiveIS(Settings):
         num_replicates: independent quasi-random replicates, from which the error is estimated.
         standardise: explore and fit in coordinates in which location-scale priors are standard
             ones; False keeps the model's own, in which the edges of events are more often
-            straight. By default False for events where no prior scale is unknown.
+            straight. By default False for events where no prior scale is unknown and no prior has
+            heavy tails.
         effort: size of explorations, pilots and rounds, as a share of the full one, which a large
             budget has. By default as much as the budget allows.
         scout: what explores: `SMC`, whose islands are the independent scouts, by default five of
@@ -205,6 +206,8 @@ class AdaptiveIS(Settings):
             plan = self._plan(rng_key, density, (part,), runtime)
         else:
             plan = self._plan_from(rng_key, posterior, runtime)
+        if not part.sign:
+            plan = plan._replace(looks=looks_of_density(plan.density))
         state = _estimate(plan, runtime)
         evidence, findings = part_only(plan, state)
         is_nan = state.draws is not None and has_nan(state, part)
@@ -266,7 +269,7 @@ class AdaptiveIS(Settings):
     def _in_coordinates(self, density: Density) -> Density:
         standardise = self.standardise
         if standardise is None:
-            standardise = not density.has_comparisons or has_varying_scales(density)
+            standardise = has_varying_scales(density) or not suits_own_coordinates(density)
         density = density.relaxed()
         return density.standardised() if standardise else density
 
@@ -304,6 +307,15 @@ def require_budget(owner: str, max_evaluations: int, least: int) -> None:
             f"{owner}: max_evaluations={max_evaluations:,} is too small: with this program it "
             f"needs at least {least:,}."
         )
+
+
+def suits_own_coordinates(density: Density) -> bool:
+    """Whether the edges of events are worth the model's own coordinates.
+
+    They are straight there more often. But what is far out in a heavy tail no mixture reaches: in
+    these coordinates E[x; x > 10] of Student's t with two degrees came out 4 % too small, `ok`.
+    """
+    return density.has_comparisons and not density.layout.has_heavy_coordinates
 
 
 def parts_of(density: Density) -> tuple[Part, ...]:

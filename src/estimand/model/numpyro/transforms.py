@@ -209,6 +209,43 @@ class Tamed(Transform):
         return (self.degrees,), (("degrees",), {})
 
 
+class TamedRadius(Transform):
+    """The same for vectors, by their length: the multivariate Student's t."""
+
+    domain = constraints.real_vector
+    codomain = constraints.real_vector
+
+    def __init__(self, degrees: Any):
+        self.degrees = degrees
+
+    def __call__(self, x: Any) -> Any:
+        size = _length(x)
+        return x * (self._radius(size) / size)
+
+    def _inverse(self, y: Any) -> Any:
+        size = _length(y)
+        return y * (self._radius.inv(size) / size)
+
+    def log_abs_det_jacobian(self, x: Any, y: Any, intermediates: Any = None) -> Any:  # noqa: ARG002
+        size = _length(x)[..., 0]
+        tamed = Tamed(self.degrees)
+        stretched = tamed(size)
+        along = tamed.log_abs_det_jacobian(size, stretched)
+        return along + (x.shape[-1] - 1) * (jnp.log(stretched) - jnp.log(size))
+
+    @property
+    def _radius(self) -> Tamed:
+        return Tamed(self.degrees[..., None])
+
+    def tree_flatten(self) -> tuple:
+        return (self.degrees,), (("degrees",), {})
+
+
+def _length(x: Any) -> Any:
+    """Of vectors along the last axis, which it keeps; never quite 0, where it has no slope."""
+    return jnp.sqrt(jnp.sum(x**2, axis=-1, keepdims=True) + jnp.finfo(x.dtype).tiny)
+
+
 class CholeskyAffine(Transform):
     """x ↦ location + factor·x, as NumPyro's, which has no batches of factors before 0.22."""
 
@@ -258,10 +295,8 @@ def location_scale(fn: Any, centredness: Any = None) -> Any:
         affine = AffineTransform(location, scale)
         if isinstance(base, dist.LogNormal):
             return ComposeTransform([affine, ExpTransform()])
-        if isinstance(base, dist.StudentT | dist.Cauchy) and centredness is None:
-            degrees = base.df if isinstance(base, dist.StudentT) else 1.0
-            return ComposeTransform([Tamed(jnp.broadcast_to(degrees, shape)), affine])
-        return affine
+        tamed = _tamed(base, shape)
+        return affine if tamed is None else ComposeTransform([tamed, affine])
     if isinstance(base, dist.MultivariateNormal):
         location = jnp.broadcast_to(base.loc, shape)
         factor = jnp.broadcast_to(base.scale_tril, (*shape, shape[-1]))
@@ -269,6 +304,11 @@ def location_scale(fn: Any, centredness: Any = None) -> Any:
             location = location * (1 - centredness)
             factor = _blended_factor(factor, centredness)
         return CholeskyAffine(location, factor)
+    if isinstance(base, dist.MultivariateStudentT):
+        location = jnp.broadcast_to(base.loc, shape)
+        factor = jnp.broadcast_to(base.scale_tril, (*shape, shape[-1]))
+        tamed = TamedRadius(jnp.broadcast_to(base.df, shape[:-1]))
+        return ComposeTransform([tamed, CholeskyAffine(location, factor)])
     if isinstance(base, dist.GaussianRandomWalk):
         scale = jnp.broadcast_to(jnp.expand_dims(base.scale, -1), shape)
         return Walk(scale if centredness is None else scale ** (1 - centredness))
@@ -278,6 +318,14 @@ def location_scale(fn: Any, centredness: Any = None) -> Any:
         shifted = AffineTransform(shift, jnp.ones(shape, scale.dtype))
         return ComposeTransform([Stretch(), shifted, ExpTransform()])
     return None
+
+
+def _tamed(base: Any, shape: tuple[int, ...]) -> Tamed | None:
+    """What tames the tails of a standard distribution; None if they are light."""
+    if not isinstance(base, dist.StudentT | dist.Cauchy):
+        return None
+    degrees = base.df if isinstance(base, dist.StudentT) else 1.0
+    return Tamed(jnp.broadcast_to(degrees, shape))
 
 
 def log_density_of_blended(fn: Any, x: Any, centredness: Any) -> Any:
@@ -292,9 +340,12 @@ def log_density_of_blended(fn: Any, x: Any, centredness: Any) -> Any:
     shape = fn.shape()
     if isinstance(base, (*_LOCATION_SCALE, dist.LogNormal)):
         location, scale = (jnp.broadcast_to(value, shape) for value in (base.loc, base.scale))
+        log_jacobian = -centredness * jnp.log(scale)
+        if (tamed := _tamed(base, shape)) is not None:
+            x, tame = tamed(x), x
+            log_jacobian += tamed.log_abs_det_jacobian(tame, x)
         residual = (x - centredness * location) * scale**-centredness
-        log_prob = _standard(base).log_prob(residual)
-        return jnp.sum(log_prob - centredness * jnp.log(scale))
+        return jnp.sum(_standard(base).log_prob(residual) + log_jacobian)
     if isinstance(base, dist.GaussianRandomWalk):
         scale = jnp.broadcast_to(jnp.expand_dims(base.scale, -1), shape)
         log_prob = dist.Normal().log_prob(x * scale**-centredness)
