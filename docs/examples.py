@@ -17,11 +17,14 @@ FOLDER = Path(__file__).parent / "gallery"
 EXAMPLES = {
     "ab_test": "An A/B test: P(uplift > 20 %), and the expected loss of a wrong choice",
     "failure_probability": "A failure probability with data: one in a hundred million",
+    "value_at_risk": "Value at risk and shortfall, with what is not known of the parameters",
     "epidemic_tail": "The tail of an epidemic: more patients than beds",
     "rare_catastrophe": "The expected cost of a rare catastrophe",
     "change_point": "A change point: probabilities of a discrete site",
     "mixture": "A mixture with labels, which are summed out",
     "eight_schools": "Eight schools: a tail of a hierarchical model",
+    "model_comparison": "Model comparison: three models of claims, and the answer over them",
+    "decision": "A decision: how high a dyke, and what a study of the river is worth",
     "simulator": "A simulator that JAX cannot look into, in some hundred calls",
 }
 
