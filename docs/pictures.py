@@ -1,6 +1,7 @@
 """Draws every picture in docs/images anew: the demo's report in a browser, and each plot.
 
-Run it as ``python -m docs.pictures`` in the root of the repository. Needs Chromium for the report.
+Run it as ``make pictures``, or as ``python -m docs.pictures`` in the root of the repository. Needs
+Chromium for the report.
 """
 
 import re
@@ -20,7 +21,7 @@ import estimand as ep
 from estimand import Reliability, plots
 from estimand.plots.style import PALETTE
 from examples.demo import DATA, METHODS, TAIL_TRUTH, cube, tail
-from tests.browser import browser
+from tests.browser import browser, need_browser
 
 IMAGES = Path(__file__).parent / "images"
 PAGE_WIDTH, PHONE_WIDTH = 960, 390
@@ -164,6 +165,7 @@ def shrink(path: Path) -> None:
 
 
 def main() -> None:
+    need_browser()
     plt.switch_backend("agg")
     rare = ep.estimate_expectation(tail(DATA))
     path = ep.TABI(ep.AnIS(num_samples=1000, num_temperatures=100, keep_path=True))

@@ -13,7 +13,7 @@ import sys
 import tomllib
 from html.parser import HTMLParser
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -24,6 +24,7 @@ import pytest
 from click.testing import CliRunner
 
 import estimand as ep
+from docs import printed
 from estimand import cli, plots
 from estimand.view.glossary import WORDS
 
@@ -193,33 +194,31 @@ def test_every_status_is_in_troubleshooting() -> None:
 # --- code and commands in pages ---
 
 
-class Block(NamedTuple):
-    """A fenced block of a page."""
-
-    language: str
-    title: str
-    text: str
-
-
-def blocks_of(page: str) -> list[Block]:
-    fence = r'^```(\w+)(?: title="([^"]+)")?\n(.*?)^```$'
-    found = re.findall(fence, (ROOT / page).read_text(), re.MULTILINE | re.DOTALL)
-    return [Block(*groups) for groups in found]
+def blocks_of(page: str) -> list[printed.Block]:
+    return printed.blocks_of((ROOT / page).read_text())
 
 
 def pages_with(language: str) -> list[str]:
     return [page for page in PAGES if any(block.language == language for block in blocks_of(page))]
 
 
-def outline(text: str) -> str:
-    """Printed text without its numbers, rules and alignment."""
-    text = re.sub(r"(< )?[-+]?\d[\d,]*(\.\d+)?(e[-+]?\d+)?", "#", text)
-    return re.sub(r"\s+", " ", text.replace("─", "")).strip()
-
-
 def test_outline_sees_words_and_not_numbers() -> None:
+    outline = printed.outline
     assert outline("a  -1.5e-06 ± 2\n──\nok") == outline("a 3 ± 1,000.5\n\n ok") == "a # ± # ok"
     assert outline("1 ok") != outline("1 low_ess")
+
+
+def test_what_a_page_shows_is_compared_with_what_is_printed() -> None:
+    """Words exactly, estimates to their errors, errors and costs roughly, times not at all."""
+
+    def agrees(other: str) -> bool:
+        return not printed.disagreements("-1.5e-06 ± 2e-08 ok; 31,760 evaluations, 2.5 s", other)
+
+    assert agrees("-1.45e-06 ± 1.5e-08 ok; 31,000 evaluations, 0.1 s")
+    assert not agrees("-1.5e-06 ± 2e-08 ok after 31,760 evaluations, 2.5 s")
+    assert not agrees("-1.3e-06 ± 2e-08 ok; 31,760 evaluations, 2.5 s")
+    assert not agrees("-1.5e-06 ± 5e-08 ok; 31,760 evaluations, 2.5 s")
+    assert not agrees("-1.5e-06 ± 2e-08 ok; 80,000 evaluations, 2.5 s")
 
 
 # Guides on how to extend the library, each with a complete example, and the lines it may have.
@@ -249,23 +248,16 @@ def test_code_in_pages_runs(
     page: str,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
 ) -> None:
     """Block after block, and what is shown as printed is what is printed."""
     if "import pymc" in (ROOT / page).read_text():
         pytest.importorskip("pymc")
     monkeypatch.chdir(tmp_path)
     plt.switch_backend("agg")
-    namespace: dict[str, Any] = {"__name__": "page"}
-    printed = ""
-    for block in blocks_of(page):
-        if block.language == "python":
-            code = compile(block.text, page, "exec", dont_inherit=True)
-            with jax.numpy_rank_promotion("allow"):  # JAX as readers have it
-                exec(code, namespace)
-            printed = capsys.readouterr().out
-        elif block.language == "text":
-            assert outline(printed) == outline(block.text)
+    with jax.numpy_rank_promotion("allow"):  # JAX as readers have it
+        results = printed.run(blocks_of(page), page)
+    for block, said in results:
+        assert printed.disagreements(said, block.text) == []
     plt.close("all")
 
 
