@@ -115,14 +115,19 @@ def notebook_of(name: str) -> str:
 
 def index() -> str:
     """The page with all examples, with their pictures."""
-    pieces = [
-        "# Examples",
-        "One page each, run when these pages are built; each can be downloaded as a notebook.",
-    ]
+    rows = []
     for name, about in EXAMPLES.items():
-        picture = f"[![{about}]({name}.png){{ width=260 }}]({name}.md)\n\n" if is_run() else ""
-        pieces.append(f"{picture}[{about}]({name}.md)")
-    return "\n\n".join(pieces) + "\n"
+        picture = f"![]({name}.png) " if is_run() else ""
+        rows.append(f"- [{picture}{about}]({name}.md)")
+    return "\n\n".join(
+        [
+            "# Examples",
+            "One page each, run when these pages are built; each can be downloaded as a notebook.",
+            '<div class="gallery" markdown>',
+            "\n".join(rows),
+            "</div>\n",
+        ]
+    )
 
 
 def files() -> dict[str, str | bytes]:
