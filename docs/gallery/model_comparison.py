@@ -43,11 +43,11 @@ print(result)
 # which a choice of one model would have hidden.
 
 # %%
-fig, (left, right) = plt.subplots(1, 2, layout="constrained", figsize=(7.4, 3.2))
-left.barh(kinds, [result.models[kind].probability for kind in kinds])
-left.set(xlabel="probability of the model", xlim=(0, 1))
+fig, (upper, lower) = plt.subplots(2, layout="constrained", figsize=(5.2, 4))
+upper.barh(kinds, [result.models[kind].probability for kind in kinds])
+upper.set(xlabel="probability of the model", xlim=(0, 1))
 tails = [result.estimates[kind].value for kind in kinds]
-right.semilogx([*tails, result.average[0].value], [*kinds, "over models"], "o")
-right.set(xlabel="P(more than 12 claims)")
-for ax in (left, right):
+lower.semilogx([*tails, result.average[0].value], [*kinds, "over models"], "o")
+lower.set(xlabel="P(more than 12 claims)")
+for ax in (upper, lower):
     ax.invert_yaxis()

@@ -33,6 +33,8 @@ returns = jnp.array(
 )
 result = ep.quantile(loss(returns), [0.9, 0.99, 0.999, 1 - 1e-4, 1 - 1e-6])
 print(result)
+
+# %%
 shortfall = ep.shortfall(loss(returns), 1e-3)
 print(shortfall)
 
