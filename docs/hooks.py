@@ -4,6 +4,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from mkdocs.plugins import event_priority
 from mkdocs.structure.files import File, Files
 
 sys.path.insert(0, str(Path(__file__).parent))
@@ -24,6 +25,14 @@ def on_files(files: Files, config: Any) -> Files:
     for place, content in examples.files().items():
         files.append(File.generated(config, place, content=content))
     return files
+
+
+@event_priority(-100)  # when the index is there
+def on_post_build(config: Any) -> None:
+    """The index of the search as a script, for pages that are opened from a folder."""
+    folder = Path(config.site_dir) / "search"
+    index = (folder / "search_index.json").read_text()
+    (folder / "search_index.js").write_text(f"var __index = {index}")
 
 
 def moved(text: str) -> str:

@@ -10,6 +10,7 @@ import re
 import shlex
 import subprocess
 import sys
+import time
 import tomllib
 from html.parser import HTMLParser
 from pathlib import Path
@@ -27,6 +28,7 @@ import estimand as ep
 from docs import printed
 from estimand import cli, plots
 from estimand.view.glossary import WORDS
+from tests.browser import CHROMIUM, browser
 
 ROOT = Path(__file__).parents[1]
 PAGES = sorted(
@@ -347,6 +349,24 @@ class _Assets(HTMLParser):
             self.found.append(str(known["href"]))
 
 
+def found_by_searching(word: str, site: Path) -> str:
+    """The results in a page that is opened from its folder, without a server."""
+    with browser(site / ".profile") as page:
+        page.resize(1300, 900)
+        page.open((site / "index.html").as_uri())
+        page.evaluate(
+            "(() => {const field = document.querySelector('.md-search__input'); field.focus();"
+            f"field.value = '{word}';"
+            "field.dispatchEvent(new Event('keyup', {bubbles: true}))})()"
+        )
+        results = "document.querySelector('.md-search-result__list').textContent"
+        deadline = time.monotonic() + 30
+        while not (found := page.evaluate(results).strip()) and time.monotonic() < deadline:
+            time.sleep(0.2)
+        assert page.named("Runtime.exceptionThrown") == []
+    return found
+
+
 def test_the_site_builds_and_asks_for_nothing_outside(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -365,6 +385,8 @@ def test_the_site_builds_and_asks_for_nothing_outside(
         assets = _Assets(page.read_text()).found
         assert assets
         assert not [asset for asset in assets if re.match(r"(https?:)?//", asset)]
+    if CHROMIUM is not None:
+        assert "shortfall" in found_by_searching("shortfall", tmp_path)
     reference = (tmp_path / "reference" / "results.html").read_text()
     for method in METHODS_OF_ESTIMATE:
         assert f'id="estimand.Estimate.{method}"' in reference
