@@ -39,4 +39,5 @@ def moved(text: str) -> str:
     """Links of a file in the root as they are from inside of docs/."""
     for source, page in PAGES.items():
         text = text.replace(f"]({source}", f"]({page}")
+    text = text.replace("](docs/gallery)", "](gallery/index.md)")
     return text.replace("](docs/", "](")
