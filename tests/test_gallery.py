@@ -101,7 +101,7 @@ def simulator() -> dict[str, float]:
 
 def posterior_over(
     sides: list[tuple[float, float]], log_density: Callable[..., Any]
-) -> tuple[Any, float, list[Any]]:
+) -> tuple[Any, float, tuple[Any, ...]]:
     """Probabilities of a grid of Gauss-Legendre points, their mass, and the points."""
     nodes, weights = np.polynomial.legendre.leggauss(400)
     points = [low + (high - low) * (nodes + 1) / 2 for low, high in sides]
