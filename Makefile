@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 export NO_MKDOCS_2_WARNING := 1
 STAMP := $(VENV)/.installed
 
-.PHONY: install demo test test-slow test-pymc test-oldest test-newest test-wheel wheel lint types docs benchmarks calibrate peers experiments experiments-quick clean
+.PHONY: install demo test test-slow test-pymc test-oldest test-newest test-wheel wheel lint types docs printed pictures screenshots benchmarks calibrate peers experiments experiments-quick clean
 
 install: $(STAMP)
 
@@ -77,6 +77,19 @@ types: install
 docs: install
 	$(BIN)/mkdocs build --strict
 	@echo 'Serve it: python3 -m http.server --directory build/site'
+
+# What the code of pages prints, written into them anew: make printed PAGES="README.md"
+PAGES ?=
+printed: install
+	$(BIN)/python -m docs.printed $(PAGES)
+
+# These two need Chromium, and say so. The first draws the pictures of docs/images anew, the second
+# shows the site and reports at two widths, light, dark and printed, in build/screenshots.
+pictures: install
+	$(BIN)/python -m docs.pictures
+
+screenshots: docs
+	$(BIN)/python -m docs.screenshots
 
 benchmarks: install
 	$(BIN)/python -m benchmarks.run

@@ -17,11 +17,14 @@ FOLDER = Path(__file__).parent / "gallery"
 EXAMPLES = {
     "ab_test": "An A/B test: P(uplift > 20 %), and the expected loss of a wrong choice",
     "failure_probability": "A failure probability with data: one in a hundred million",
+    "value_at_risk": "Value at risk and shortfall, with what is not known of the parameters",
     "epidemic_tail": "The tail of an epidemic: more patients than beds",
     "rare_catastrophe": "The expected cost of a rare catastrophe",
     "change_point": "A change point: probabilities of a discrete site",
     "mixture": "A mixture with labels, which are summed out",
     "eight_schools": "Eight schools: a tail of a hierarchical model",
+    "model_comparison": "Model comparison: three models of claims, and the answer over them",
+    "decision": "A decision: how high a dyke, and what a study of the river is worth",
     "simulator": "A simulator that JAX cannot look into, in some hundred calls",
 }
 
@@ -34,9 +37,9 @@ class Cell(NamedTuple):
 
 
 class Shown(NamedTuple):
-    """What an example prints, and its picture."""
+    """What each cell of an example prints, and its picture."""
 
-    printed: str
+    printed: tuple[str, ...]
     picture: bytes
     names: dict[str, Any]
 
@@ -66,26 +69,32 @@ def shown(name: str) -> Shown:
     plt.switch_backend("agg")
     plt.close("all")
     names: dict[str, Any] = {"__name__": name}
-    printed = io.StringIO()
-    path = str(FOLDER / f"{name}.py")
-    with contextlib.redirect_stdout(printed):
-        exec(compile((FOLDER / f"{name}.py").read_text(), path, "exec"), names)
+    path = FOLDER / f"{name}.py"
+    text, printed = path.read_text(), []
+    for cell in cells_of(name):
+        stream = io.StringIO()
+        if not cell.is_text:
+            # Lines keep their numbers, by which a program finds its own source.
+            above = "\n" * text[: text.index(cell.source)].count("\n")
+            with contextlib.redirect_stdout(stream):
+                exec(compile(above + cell.source, str(path), "exec"), names)
+        printed.append(stream.getvalue())
     picture = io.BytesIO()
     plt.gcf().savefig(picture, format="png", dpi=100)
     plt.close("all")
-    return Shown(printed.getvalue(), picture.getvalue(), names)
+    return Shown(tuple(printed), picture.getvalue(), names)
 
 
 def page_of(name: str) -> str:
     """The page: text and code as they are written, then the output after the code that prints."""
     pieces = []
-    for cell in cells_of(name):
+    for number, cell in enumerate(cells_of(name)):
         if cell.is_text:
             pieces.append(cell.source)
             continue
         pieces.append(f"```python\n{cell.source}\n```")
         if is_run() and "print(" in cell.source:
-            pieces.append(f"```text\n{shown(name).printed.rstrip()}\n```")
+            pieces.append(f"```text\n{shown(name).printed[number].rstrip()}\n```")
         if is_run() and "plt.subplots" in cell.source:
             pieces.append(f"![The picture that the code draws]({name}.png)")
     pieces.append(f"[Download this example as a notebook]({name}.ipynb)")
@@ -112,14 +121,19 @@ def notebook_of(name: str) -> str:
 
 def index() -> str:
     """The page with all examples, with their pictures."""
-    pieces = [
-        "# Examples",
-        "One page each, run when these pages are built; each can be downloaded as a notebook.",
-    ]
+    rows = []
     for name, about in EXAMPLES.items():
-        picture = f"[![{about}]({name}.png){{ width=260 }}]({name}.md)\n\n" if is_run() else ""
-        pieces.append(f"{picture}[{about}]({name}.md)")
-    return "\n\n".join(pieces) + "\n"
+        picture = f"![]({name}.png) " if is_run() else ""
+        rows.append(f"- [{picture}{about}]({name}.md)")
+    return "\n\n".join(
+        [
+            "# Examples",
+            "One page each, run when these pages are built; each can be downloaded as a notebook.",
+            '<div class="gallery" markdown>',
+            "\n".join(rows),
+            "</div>\n",
+        ]
+    )
 
 
 def files() -> dict[str, str | bytes]:

@@ -4,6 +4,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from mkdocs.plugins import event_priority
 from mkdocs.structure.files import File, Files
 
 sys.path.insert(0, str(Path(__file__).parent))
@@ -26,8 +27,17 @@ def on_files(files: Files, config: Any) -> Files:
     return files
 
 
+@event_priority(-100)  # when the index is there
+def on_post_build(config: Any) -> None:
+    """The index of the search as a script, for pages that are opened from a folder."""
+    folder = Path(config.site_dir) / "search"
+    index = (folder / "search_index.json").read_text()
+    (folder / "search_index.js").write_text(f"var __index = {index}")
+
+
 def moved(text: str) -> str:
     """Links of a file in the root as they are from inside of docs/."""
     for source, page in PAGES.items():
         text = text.replace(f"]({source}", f"]({page}")
+    text = text.replace("](docs/gallery)", "](gallery/index.md)")
     return text.replace("](docs/", "](")

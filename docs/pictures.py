@@ -1,26 +1,30 @@
 """Draws every picture in docs/images anew: the demo's report in a browser, and each plot.
 
-Run it as ``python -m docs.pictures`` in the root of the repository. Needs Chromium for the report.
+Run it as ``make pictures``, or as ``python -m docs.pictures`` in the root of the repository. Needs
+Chromium for the report.
 """
 
 import re
 import tempfile
+import time
 from pathlib import Path
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 import matplotlib.pyplot as plt
 import numpy as np
 import numpyro
 import numpyro.distributions as dist
 from matplotlib.figure import Figure
+from numpyro.infer import MCMC, NUTS
 from PIL import Image
 
 import estimand as ep
 from estimand import Reliability, plots
 from estimand.plots.style import PALETTE
 from examples.demo import DATA, METHODS, TAIL_TRUTH, cube, tail
-from tests.browser import browser
+from tests.browser import browser, need_browser
 
 IMAGES = Path(__file__).parent / "images"
 PAGE_WIDTH, PHONE_WIDTH = 960, 390
@@ -45,6 +49,29 @@ def draw_report(result: ep.Estimate) -> None:
                 bottom = int(page.evaluate(figures)) + 16
                 with Image.open(IMAGES / f"{name}.png") as picture:
                     picture.crop((0, 0, PAGE_WIDTH, bottom)).save(IMAGES / "report.png")
+
+
+def draw_problem() -> None:
+    """The picture of the landing page: where NUTS draws, and where the answer is."""
+    options = {"chain_method": "vectorized", "progress_bar": False}
+    chains = MCMC(NUTS(tail.model), num_warmup=500, num_samples=1000, num_chains=4, **options)
+    chains.run(jax.random.key(0), DATA)
+    x = np.asarray(chains.get_samples()["x"])
+    assert x.max() < 1
+    figure, ax = plt.subplots(layout="constrained", figsize=(9, 3))
+    grid = np.linspace(-0.9, 1.6, 800)
+    density = np.exp(-10.5 * grid**2) * np.sqrt(10.5 / np.pi)
+    ax.plot(grid, density, color=PALETTE[6])
+    ax.fill_between(grid, density, color=PALETTE[6], alpha=0.2)
+    ax.text(0.0, 1.95, "the posterior", ha="center", color=PALETTE[6])
+    target = np.where(grid > 1, density / TAIL_TRUTH, 0.0) / 12
+    ax.fill_between(grid, target, color=PALETTE[1], alpha=0.35)
+    ax.text(1.08, 1.3, "where P(x > 1) comes from\n(enlarged 36,000 times)", color=PALETTE[1])
+    ax.plot(x, np.full(x.shape, -0.12), "|", color="black", alpha=0.3, markersize=9)
+    ax.text(0.8, -0.12, "4,000 draws of NUTS, none above 1", va="center", color="black")
+    ax.set(xlabel="x", ylim=(-0.25, 2.3), yticks=[])
+    ax.spines[["top", "left", "right"]].set_visible(False)
+    figure.savefig(IMAGES / "problem.png", dpi=100)
 
 
 def draw_plots(rare: ep.Estimate, annealed: ep.Estimate, others: list[ep.Estimate]) -> None:
@@ -164,17 +191,22 @@ def shrink(path: Path) -> None:
 
 
 def main() -> None:
+    need_browser()
+    start = time.time()
     plt.switch_backend("agg")
     rare = ep.estimate_expectation(tail(DATA))
     path = ep.TABI(ep.AnIS(num_samples=1000, num_temperatures=100, keep_path=True))
     annealed = ep.estimate_expectation(cube(2.0), path)
     paper = ep.estimate_expectation(tail(DATA), METHODS["paper: TABI + AnIS"])
     islands = ep.estimate_expectation(tail(DATA), ep.TABI(ep.SMC(num_islands=8)), throw=False)
+    draw_problem()
     draw_answers()
     draw_report(rare)
     draw_plots(rare, annealed, [paper, islands])
     draw_decisions()
     for picture in sorted(IMAGES.glob("*.png")):
+        if picture.stat().st_mtime < start:
+            continue  # drawn elsewhere
         shrink(picture)
         print(f"{picture.name}: {picture.stat().st_size / 1000:.0f} kB")
 

@@ -14,7 +14,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
+CHROMIUM = next(
+    filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None
+)
 TIMEOUT = 60.0
 
 
@@ -91,10 +93,30 @@ class Page:
         features = [{"name": "prefers-color-scheme", "value": scheme}]
         self.send("Emulation.setEmulatedMedia", features=features)
 
-    def screenshot(self, path: Path) -> None:
-        """The whole page as a picture."""
-        data = self.send("Page.captureScreenshot", format="png", captureBeyondViewport=True)
+    def screenshot(self, path: Path, max_height: int | None = None) -> None:
+        """The whole page as a picture, or as much of it from its top."""
+        clip: dict[str, Any] = {}
+        if max_height is not None:
+            size = self.send("Page.getLayoutMetrics")["cssContentSize"]
+            box = {"x": 0, "y": 0, "width": size["width"], "scale": 1}
+            clip = {"clip": box | {"height": min(size["height"], max_height)}}
+        data = self.send("Page.captureScreenshot", format="png", captureBeyondViewport=True, **clip)
         path.write_bytes(base64.b64decode(data["data"]))
+
+    def pdf(self, path: Path) -> None:
+        """The page as it is printed, on A4."""
+        size = {"paperWidth": 8.27, "paperHeight": 11.69}
+        data = self.send("Page.printToPDF", printBackground=False, **size)
+        path.write_bytes(base64.b64decode(data["data"]))
+
+
+def need_browser() -> None:
+    """Ends a command that cannot be run without one, with what to install."""
+    if CHROMIUM is None:
+        raise SystemExit(
+            "This needs a browser, Chromium or Chrome, on the PATH as chromium, chromium-browser "
+            "or google-chrome: for example `apt-get install chromium`."
+        )
 
 
 @contextlib.contextmanager

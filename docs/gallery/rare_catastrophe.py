@@ -28,6 +28,11 @@ def floods(levels):
 levels = jnp.array([1.6, 2.3, 1.9, 2.0, 2.8, 1.7, 2.1, 2.4, 1.8, 2.2, 3.1, 1.9, 2.0, 2.6, 1.5])
 result = ep.estimate_expectation(floods(levels))
 print(result)
+
+# %% [markdown]
+# The same by averaging draws of NUTS:
+
+# %%
 chains = ep.estimate_expectation(floods(levels), ep.PosteriorMCMC(), throw=False)
 print(chains)
 

@@ -159,6 +159,11 @@ class Density:
     the outputs, as further ones (`looks`). `centre` is what `magnitude` measures an output from.
     Of an expectation given A, `condition` is the place of 1_A behind the outputs: its γ is γ·1_A,
     and the outputs are 0 outside of A.
+
+    Examples:
+        >>> density = ep.Density.of(program(2.0))
+        >>> density.dimension
+        1
     """
 
     model: Model

@@ -450,7 +450,16 @@ def load(path: str | os.PathLike) -> Estimate:
 
 
 class EstimationError(RuntimeError):
-    """An estimate, or another answer, that cannot be trusted; it is kept as `estimate`."""
+    """An estimate, or another answer, that cannot be trusted; it is kept as `estimate`.
+
+    Examples:
+        >>> few = ep.TABI(ep.ImportanceSampling(num_samples=20))
+        >>> try:
+        ...     ep.estimate_expectation(program(2.0), few)
+        ... except ep.EstimationError as error:
+        ...     print(error.estimate.status.name)
+        low_ess
+    """
 
     def __init__(self, estimate: Any):
         why = message(estimate) if isinstance(estimate, Record) else estimate.status.value

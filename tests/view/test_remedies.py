@@ -101,6 +101,16 @@ def test_the_code_of_a_remedy_can_be_typed(status: Status, check: str) -> None:
                 assert repr(made).split("(")[0] in code
 
 
+def test_a_hopeless_lack_of_draws_asks_whether_the_expectation_exists() -> None:
+    few = Finding(Status.low_ess, "Z1_plus", "detail", "precision", 1e3)
+    budget = "Auto(max_evaluations=1000)"  # used up
+    assert "may not exist" in message(with_finding(budget, few))
+    assert "may not exist" not in message(with_finding(budget, few._replace(lack=7.0)))
+    assert "may not exist" not in message(with_finding(budget, few._replace(part="Z2")))
+    assert "should settle it" in message(with_finding("TABI(AnIS())", few._replace(lack=7.0)))
+    assert "may settle it" in message(with_finding("TABI(AnIS())", few))
+
+
 def test_settings_are_put_where_they_belong() -> None:
     assert with_more("TABI(AnIS())", 3) == "TABI(AnIS(num_samples=3_000))"
     assert (

@@ -36,6 +36,12 @@ class RandomWalk(GradientFreeKernel):
             then multiplies.
 
     With discrete sites, a step also redraws one of their elements from its prior given the rest.
+
+    Examples:
+        >>> annealed = ep.AnIS(num_temperatures=20, kernel=ep.RandomWalk(scale={"x": 0.7}))
+        >>> evidence = ep.log_evidence(program(2.0), annealed)
+        >>> abs(float(evidence.log_z) + 2.2655) < 4 * evidence.standard_error
+        True
     """
 
     scale: Any = 0.5

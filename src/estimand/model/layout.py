@@ -16,7 +16,18 @@ PARTS = ("gamma1_plus", "gamma1_minus", "gamma2")
 
 
 class ProgramError(ValueError):
-    """A program, its data or its return value cannot be used; the message says what to do."""
+    """A program, its data or its return value cannot be used; the message says what to do.
+
+    Examples:
+        >>> @ep.expectation
+        ... def forgetful():
+        ...     numpyro.sample("x", dist.Normal(0, 1))
+        >>> try:
+        ...     forgetful()
+        ... except ep.ProgramError as error:
+        ...     print(error)
+        the return value of program 'forgetful' is None: end the program with `return` and ...
+    """
 
 
 class Coordinates(NamedTuple):

@@ -32,6 +32,15 @@ class Branch:
     `values` are those of its branching sites and `prior` is their prior probability, which is
     part of `log_z2`; `probability` is their posterior one. `value` and `standard_error` are of
     E[f | branch], in the structure of the program's return value. `cost` is in evaluations.
+
+    Examples:
+        >>> @ep.expectation
+        ... def mixed():
+        ...     is_high = numpyro.sample("is_high", dist.Bernoulli(0.25), infer={"branching": True})
+        ...     return numpyro.sample("x", dist.Normal(10.0 if is_high else 0.0, 1.0))
+        >>> branches = ep.estimate_expectation(mixed()).branches
+        >>> [branch.text for branch in branches], [round(branch.prior, 2) for branch in branches]
+        (['is_high=0', 'is_high=1'], [0.75, 0.25])
     """
 
     values: dict[str, int]

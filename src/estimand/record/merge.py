@@ -45,7 +45,15 @@ _CUT_SHORT = ("interruption", "time")
 
 
 class MergeError(ValueError):
-    """Records that cannot be merged; the message says why."""
+    """Records that cannot be merged; the message says why.
+
+    Examples:
+        >>> try:
+        ...     result.merge(ep.estimate_expectation(program(3.0)))
+        ... except ep.MergeError as error:
+        ...     print("other data")
+        other data
+    """
 
 
 def merge(records: Sequence[Record]) -> dict[str, Any]:

@@ -36,7 +36,17 @@ VERSION = 2
 
 
 class RecordError(ValueError):
-    """A file that is not a record or is damaged; the message says which."""
+    """A file that is not a record or is damaged; the message says which.
+
+    Examples:
+        >>> from pathlib import Path
+        >>> _ = Path("other.est").write_text("not a record")
+        >>> try:
+        ...     ep.load("other.est")
+        ... except ep.RecordError as error:
+        ...     print(error)
+        other.est is not a record saved by estimand.
+    """
 
 
 # --- files ---

@@ -36,7 +36,16 @@ _DESCRIBED = {
 
 
 class CheckpointError(ValueError):
-    """A checkpoint file that this run cannot go on from; the message says why."""
+    """A checkpoint file that this run cannot go on from; the message says why.
+
+    Examples:
+        >>> result = ep.estimate_expectation(program(2.0), checkpoint="run.est")
+        >>> try:
+        ...     ep.estimate_expectation(program(3.0), checkpoint="run.est")
+        ... except ep.CheckpointError as error:
+        ...     print("other data")
+        other data
+    """
 
 
 class _Entry(NamedTuple):

@@ -66,6 +66,12 @@ class Derivative:
 
     `at` is what the array is; `interval` are the ends of 95 % intervals. `findings` has an entry
     for every element: what speaks against its derivative.
+
+    Examples:
+        >>> derivative = result.sensitivity()["y"]
+        >>> low, high = derivative.interval
+        >>> bool(low < 2.25 < high)
+        True
     """
 
     name: str

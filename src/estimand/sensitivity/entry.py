@@ -43,6 +43,11 @@ class Sensitivity:
     (`constants`); of the powers to which prior and likelihood are raised, at 1 (`powers`); and of
     the weight of every element of the data (`rows`), by observed site. `notes` say what is left
     out. Made by `Estimate.sensitivity`.
+
+    Examples:
+        >>> sensitivity = result.sensitivity()
+        >>> sorted(sensitivity.constants)
+        ['x.loc', 'x.scale', 'y.scale']
     """
 
     program: str

@@ -12,6 +12,12 @@ class Status(enum.Enum):
 
     Only `ok` can be trusted. What to do about the others depends on the program and the method: an
     estimate says it when it is printed.
+
+    Examples:
+        >>> result.status is ep.Status.ok, bool(result.status)
+        (True, True)
+        >>> result.status.value
+        'All checks passed.'
     """
 
     ok = "All checks passed."
@@ -43,6 +49,12 @@ class Finding(NamedTuple):
     `part` is ``"Z1_plus"``, ``"Z1_minus"``, ``"Z1"`` for both signs together, or ``"Z2"``, and None
     where it is about the whole output. `check` names the check. `lack` is how many times as many
     draws would settle it, 0 where more draws do not, or where nobody knows.
+
+    Examples:
+        >>> few = ep.TABI(ep.ImportanceSampling(num_samples=20))
+        >>> poor = ep.estimate_expectation(program(2.0), few, throw=False)
+        >>> [finding.status.name for finding in poor.findings[0]][0]
+        'low_ess'
     """
 
     status: Status

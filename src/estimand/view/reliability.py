@@ -34,6 +34,14 @@ class DesignPoint(NamedTuple):
 
     `coordinates` are in standard space and `importance` their squares as shares of the squared
     `distance` from its origin, by site. `share` is the branch's share of the event's probability.
+
+    Examples:
+        >>> @ep.expectation
+        ... def failure():
+        ...     return numpyro.sample("x", dist.Normal(0, 1)) > 4
+        >>> (point,) = ep.estimate_expectation(failure()).reliability().design_points
+        >>> round(point.distance, 2), round(float(point.values["x"]), 2)
+        (4.0, 4.0)
     """
 
     share: float
@@ -52,6 +60,14 @@ class Reliability(Summarised):
     it. Design points are the most likely points of the event, those of the posterior where the
     program has data; then their distances are not comparable with β. `note` says why there are
     none.
+
+    Examples:
+        >>> @ep.expectation
+        ... def failure():
+        ...     return numpyro.sample("x", dist.Normal(0, 1)) > 4
+        >>> reliability = ep.estimate_expectation(failure()).reliability()
+        >>> abs(reliability.beta - 4) < 4 * reliability.beta_error
+        True
     """
 
     name: str

@@ -35,8 +35,16 @@ UNKNOWN_LACK = 4.0
 LACK_SLACK = 1.5
 # Share of the budget, or of the time, from which on it counts as used up.
 USED_UP = 0.25
+# From this factor on it is a guess: so few draws do not show the tail of their weights.
+MANY = 10.0
+# If the default method lacks so much when all is spent, a tail may be without end.
+HOPELESS = 20.0
 # A budget is larger than what is needed: draws are doubled, and some is kept for other routes.
 BUDGET_SLACK = 2.0
+_EXISTENCE = (
+    "The expectation may not exist: check first that the mean of |f| is finite, as that of a "
+    "Cauchy distribution is not."
+)
 EXPLORE_MORE = "AdaptiveIS(scout=SMC(num_particles=8_000, num_steps=20, num_islands=5))"
 
 
@@ -51,7 +59,8 @@ def message(record: Record, number: int | None = None) -> str:
     worst = [finding for finding in output.findings if finding.status is output.status]
     if not worst:
         return output.status.value
-    finding = max(worst, key=lambda item: item.lack)
+    # What is known of the program comes before what its draws look like.
+    finding = max(worst, key=lambda item: (item.check == "tails", item.lack))
     return f"{output.status.value} {_remedy(record, number, finding)}"
 
 
@@ -63,15 +72,19 @@ def _remedy(record: Record, number: int, finding: Finding) -> str:
 # --- more of the same ---
 
 
-def more_draws(record: Record, lack: float) -> str:
+def more_draws(record: Record, lack: float, is_sure: bool = True) -> str:
     """How many more evaluations it takes, and the code that makes them."""
     is_known = lack > 1
     lack = LACK_SLACK * lack if is_known else UNKNOWN_LACK
     amount = f"about {_rounded(record.cost * (lack - 1)):,} more evaluations"
-    settles = "should settle it" if is_known else "are worth a try"
+    settles = "are worth a try"
+    if is_known:
+        settles = "should settle it" if is_sure else "may settle it"
     has_budget = record.method.split("(")[0] in _BUDGETED
     code = with_budget(record, lack) if has_budget else with_more(record.method, lack)
-    return f"{amount[0].upper()}{amount[1:]} {settles}: `{code}`."
+    default = " The default method needs no such choice: `ep.estimate_expectation(program(data))`."
+    instead = "" if is_sure or has_budget else default
+    return f"{amount[0].upper()}{amount[1:]} {settles}: `{code}`.{instead}"
 
 
 def with_more(method: str, factor: float) -> str:
@@ -163,12 +176,20 @@ def _more_time(record: Record, lack: float) -> str:
     return f"The time limit was reached. Allow about {seconds:,} s: `{code}`."
 
 
-def _few_draws(record: Record, _number: int, finding: Finding) -> str:
+def _few_draws(record: Record, number: int, finding: Finding) -> str:
     if not finding.lack:
         return _default_method(record)
     if _has_budget_left(record):
         return f"The proposal does not fit, and more draws from it would not help: {_explore()}"
-    return more_draws(record, finding.lack)
+    more = more_draws(record, finding.lack, is_sure=finding.lack < MANY)
+    if finding.lack < HOPELESS or not _is_adaptive(record) or _is_tame(record, number, finding):
+        return more
+    return f"{_EXISTENCE} If it is, more draws help. {more}"
+
+
+def _is_tame(record: Record, number: int, finding: Finding) -> bool:
+    """Whether what was found cannot come from a return value without an expectation."""
+    return finding.part == "Z2" or _is_indicator(record, number)
 
 
 def _default_method(record: Record) -> str:
@@ -209,14 +230,11 @@ def _branches(record: Record, _number: int, finding: Finding) -> str:
 
 
 def _tail(record: Record, number: int, finding: Finding) -> str:
-    if finding.part == "Z2" or _is_indicator(record, number):
+    if _is_tame(record, number, finding):
         return (
             f"The draws do not cover the tails of {finding.part or 'f'}. {_default_method(record)}"
         )
-    return (
-        "The expectation may not exist: check first that the mean of |f| is finite, as that of a "
-        f"Cauchy distribution is not. If it is, {_lower_first(_default_method(record))}"
-    )
+    return f"{_EXISTENCE} If it is, {_lower_first(_default_method(record))}"
 
 
 def _range(_record: Record, _number: int, _finding: Finding) -> str:

@@ -72,7 +72,8 @@ footer { margin-top: 2.5rem; color: var(--soft); font-size: .85rem; }
 @media print { :root { color-scheme: light; --ink: #000; --soft: #444; --paper: #fff;
   --panel: #fff; --line: #bbb; --good: #00694f; --bad: #b3261e; }
   body { max-width: none; padding: 0; font-size: 11pt; }
-  svg { filter: none; } h2, .number { break-after: avoid; }
+  svg { filter: none; } h2, .number, .interval { break-after: avoid; }
+  .scroll, .verdict, dt, dd { break-inside: avoid; }
   pre { white-space: pre-wrap; } .scroll { overflow: visible; } }
 """
 

@@ -133,6 +133,14 @@ class ExpectationProgram(SentOnce):
 
     Made by `expectation` and `expect`. `model` is the undecorated NumPyro model. `shown` are the
     deterministic sites whose values are kept with draws; `axes` the names of dimensions.
+
+    Examples:
+        >>> def model(y):
+        ...     x = numpyro.sample("x", dist.Normal(0, 1))
+        ...     numpyro.sample("y", dist.Normal(x, 1), obs=y)
+        >>> mean = ep.expect(model, lambda sites: sites["x"])
+        >>> abs(float(ep.estimate_expectation(mean(2.0))) - 1) < 0.05
+        True
     """
 
     shown: tuple[str, ...] = ()
@@ -311,6 +319,16 @@ class Expectation(Bound):
 
     `gamma1_plus`, `gamma1_minus` and `gamma2` are ordinary NumPyro models without arguments.
     A program with several outputs can be unpacked or indexed to give them one by one.
+
+    Examples:
+        >>> program(2.0)
+        <expectation of program: 1 output, 1 latent site (x)>
+        >>> @ep.expectation
+        ... def both():
+        ...     x = numpyro.sample("x", dist.Normal(0, 1))
+        ...     return {"square": x**2, "tail": x > 2}
+        >>> abs(float(ep.estimate_expectation(both()["square"])) - 1) < 0.05
+        True
     """
 
     program: ExpectationProgram

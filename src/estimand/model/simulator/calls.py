@@ -22,7 +22,20 @@ PIECES_PER_WORKER = 2
 
 
 class SimulatorError(RuntimeError):
-    """A simulator that cannot be used as it is; the message says what to do."""
+    """A simulator that cannot be used as it is; the message says what to do.
+
+    Examples:
+        >>> broken = ep.from_simulator(
+        ...     lambda points: points["y"],
+        ...     prior={"x": dist.Normal(0, 1)},
+        ...     f=lambda sites, g: g,
+        ... )
+        >>> try:
+        ...     ep.estimate_expectation(broken())
+        ... except ep.SimulatorError as error:
+        ...     print(str(error).splitlines()[0])
+        simulate fails at every point; the first failure: KeyError: 'y'
+    """
 
 
 class Called(NamedTuple):
