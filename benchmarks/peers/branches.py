@@ -185,7 +185,11 @@ def _row(problem, peer, runs):
 def _row_of_peer(problem, peer, seeds, budget):
     """What a peer finds, or the message with which it ends."""
     try:
-        runs = [_timed(peer, problem, seed, budget) for seed in seeds]
+        runs = []
+        for seed in seeds:
+            runs.append(_timed(peer, problem, seed, budget))
+            # Every branch of every run has compiled functions of its own, which pile up.
+            jax.clear_caches()
     except Exception as error:  # noqa: BLE001 - whatever it is, it stands in the table
         last = traceback.extract_tb(error.__traceback__)[-1]
         failure = f"{type(error).__name__}: {error}".strip().rstrip(":")
