@@ -231,8 +231,11 @@ def test_models_are_compared(folder: Path) -> None:
     wrong = invoke(folder, "compare", *programs, "--prior", "1")
     assert wrong.exit_code == 2
     assert "one for each of the 2 programs" in wrong.stderr
-    result = invoke(folder, "compare", "model.py:bound", "--json", "--seed", "1")
+    result = invoke(
+        folder, "compare", "model.py:bound", "--json", "--seed", "1", "--report", "page.html"
+    )
     assert result.exit_code == 0
+    assert (folder / "page.html").read_text().startswith("<!doctype html>")
     [row] = json.loads(result.stdout)["models"]
     assert abs(row["log_z"] + 2.2655121) < 6 * row["log_z_error"] + 1e-6
     assert row["probability"] == 1.0

@@ -1139,6 +1139,7 @@ def distribution(
 @_max_evaluations
 @_seed
 @_precision
+@click.option("--report", type=click.Path(path_type=Path), help="Write an HTML report here.")
 @_json
 def compare(
     programs: tuple[str, ...],
@@ -1149,14 +1150,17 @@ def compare(
     max_evaluations: int | None,
     seed: int,
     precision: str,
+    report: Path | None,
     as_json: bool,
 ) -> None:
     """Compare models of the same data by their evidence.
 
     \b
     Example:
-      estimand compare linear.py:program quadratic.py:program --data data.csv
+      estimand compare linear.py:program quadratic.py:program --data data.csv --report page.html
     """
+    _check_output(report, "--report")
+    _check_plots(report is not None)
     if prior and len(prior) != len(programs):
         raise click.UsageError(
             f"--prior: give one for each of the {len(programs)} programs; there are {len(prior)}."
@@ -1167,7 +1171,7 @@ def compare(
     limits = _Limits(relative_error, 0.0, max_evaluations, math.inf)
 
     def ask() -> Any:
-        return compare_models(
+        found = compare_models(
             models,
             prior=dict(zip(programs, prior, strict=True)) if prior else None,
             average=average,
@@ -1176,6 +1180,10 @@ def compare(
             precision=precision,
             throw=False,
         )
+        if report is not None:
+            found.to_html(report)
+            _say(f"report written: {report}")
+        return found
 
     _answer(ask, as_json)
 
