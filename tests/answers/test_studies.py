@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import numpyro
@@ -15,6 +16,7 @@ from scipy import stats as laws
 
 import estimand as ep
 from estimand.answers import studies
+from estimand.model import Study
 from tests import stats
 
 # Net benefit N(1, 2²) against 0, and ten observations with a standard deviation of 4.
@@ -75,11 +77,33 @@ def test_ten_observations(seed: int) -> None:
     assert found.standard_error < 0.05 * EVSI
 
 
+class Both(NamedTuple):
+    """A trial by as many draws as there are by default, and a measurement by few."""
+
+    trial: ep.StudyValue
+    measurement: ep.StudyValue
+
+
+PRECISE, FEW = 0.2, 64
+
+
+@functools.cache
+def both(seed: int) -> Both:
+    """The mean of ten observations says all that they say."""
+    decision = ep.decide(net_benefit, ["adopt", "reject"], rng_key=seed)()
+    known = decision.contrasts, decision.evpi, jax.random.key(seed)
+    trial = studies.value_of_study(Study("trial", TEN), *known)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(studies, "NUM_DRAWS", (FEW,))
+        return Both(trial, studies.value_of_study(Study("measurement", EXACT), *known))
+
+
+TEN, EXACT = measured(4 / np.sqrt(10)), measured(PRECISE)
+
+
 @pytest.mark.slow
 def test_intervals_cover() -> None:
-    """The mean of ten observations says all that they say."""
-    study = measured(4 / np.sqrt(10))
-    found = [asked(study, seed) for seed in range(200)]
+    found = [both(seed).trial for seed in range(200)]
     assert all(item.status for item in found)
     low, high = np.asarray([item.interval for item in found]).T
     stats.assert_coverage(low, high, EVSI, at_least=0.95)
@@ -90,18 +114,15 @@ def test_intervals_cover() -> None:
 
 
 @pytest.mark.slow
-def test_the_bracket_covers_where_the_ends_are_far_apart(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of 64 draws few are alike given a precise measurement: either end alone misses the truth."""
-    monkeypatch.setattr(studies, "NUM_DRAWS", (64,))
-    sd = 0.2
-    study = measured(sd)
-    found = [asked(study, seed) for seed in range(200)]
+def test_the_bracket_covers_where_the_ends_are_far_apart() -> None:
+    """Of few draws hardly any are alike given a precise measurement: both ends miss the truth."""
+    found = [both(seed).measurement for seed in range(200)]
     low, high = np.asarray([item.interval for item in found]).T
-    stats.assert_coverage(low, high, worth(sd), at_least=0.95)
+    stats.assert_coverage(low, high, worth(PRECISE), at_least=0.95)
     lower = np.asarray([item.lower.value for item in found])
     upper = np.asarray([item.upper.value for item in found])
-    assert stats.mean_scores(lower, worth(sd)) < -5
-    assert stats.mean_scores(upper, worth(sd)) > 5
+    assert stats.mean_scores(lower, worth(PRECISE)) < -5
+    assert stats.mean_scores(upper, worth(PRECISE)) > 5
 
 
 @pytest.mark.parametrize("size", [1, 8])

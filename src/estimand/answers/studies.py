@@ -31,7 +31,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from estimand.answers.quantity import Quantity
+from estimand.answers.quantity import Quantity, columns
 from estimand.estimate import Estimate
 from estimand.model import ProgramError, Study, SummingModel
 from estimand.record import quantile, values_at
@@ -79,6 +79,16 @@ class StudyValue(NamedTuple):
     def text(self) -> str:
         """The number with its error, or what there is in its place."""
         return Quantity(self.value, self.standard_error, self.interval, self.findings).text
+
+    @property
+    def row(self) -> dict[str, Any]:
+        """The value and both ends as plain numbers."""
+        own = Quantity(self.value, self.standard_error, self.interval, self.findings)
+        named = {"value": own, "lower": self.lower, "upper": self.upper}
+        found: dict[str, Any] = {"name": self.name}
+        for what, quantity in named.items():
+            found |= columns(what, quantity)
+        return found
 
 
 def studies_of(study: Callable | Mapping[str, Callable] | None) -> tuple[Study, ...]:
