@@ -51,6 +51,10 @@ from estimand.trust import (
 NUM_DRAWS = (2048, 8192)
 # Numbers of likelihoods that are in memory at a time.
 _AT_A_TIME = 1 << 20
+# Draws that must make up the variance of either end; of a normal variable it is a third of all.
+# 6 in the mean 60 % of the 95 % intervals of a precise measurement had the truth in them, with 12
+# 90 %, with 25 and more 95 % (20 seeds each).
+MIN_SPREAD = 20.0
 # Share of the upper end by which a bracket may be wide. Not measured.
 MAX_GAP = 0.1
 
@@ -267,21 +271,22 @@ def _bracket(study: Study, draws: _Draws, sums: np.ndarray, evpi: Quantity) -> S
     slope = _slope(draws.weights, of_all[:, 0], above)
 
     def compared(values: np.ndarray, in_hindsight: np.ndarray) -> np.ndarray:
-        """Sums by replicate, for the data of its draws."""
-        off = values - slope * (in_hindsight - evpi.value)
-        return (weights * off.reshape(weights.shape)).sum(axis=1)
+        """With the control, for the data of each draw; a row for each replicate."""
+        return (values - slope * (in_hindsight - evpi.value)).reshape(weights.shape)
 
-    totals, lows = weights.sum(axis=1), compared(below, of_own[:, 0])
+    totals = weights.sum(axis=1)
+    each = compared(below, of_own[:, 0]), compared(above, of_all[:, 0])
+    lows, highs = ((weights * values).sum(axis=1) for values in each)
 
     def without(number: int) -> tuple[float, float]:
         """Both ends, without the draws of one replicate."""
         is_in = np.arange(count) != number
         rest = _means(whole - sums[:, number])
-        highs = compared(rest[:, 1:].max(axis=1), rest[:, 0])
+        high = weights * compared(rest[:, 1:].max(axis=1), rest[:, 0])
         total = totals[is_in].sum()
-        return lows[is_in].sum() / total, highs[is_in].sum() / total
+        return lows[is_in].sum() / total, high[is_in].sum() / total
 
-    ends = [part.sum() / totals.sum() for part in (lows, compared(above, of_all[:, 0]))]
+    ends = [part.sum() / totals.sum() for part in (lows, highs)]
     left = np.asarray([without(number) for number in range(count)])
     spread = (count - 1) / math.sqrt(count) * left.std(axis=0, ddof=1)
     errors = np.hypot(spread, slope * evpi.standard_error)
@@ -296,6 +301,9 @@ def _bracket(study: Study, draws: _Draws, sums: np.ndarray, evpi: Quantity) -> S
         return _unknown(study, evpi, unmet)._replace(value=0.0)
     gap = max(upper.value - lower.value, 0.0)
     findings = [*_against_data(draws, above), *_against_gap(lower, upper)]
+    if spread.max() > thresholds.MATTERS * abs(slope) * evpi.standard_error:
+        for values, end in zip(each, ends, strict=True):
+            findings += _against_spread(weights * (values - end))
     return StudyValue(
         name=study.name,
         value=max((lower.value + upper.value) / 2, 0.0),
@@ -325,6 +333,14 @@ def _against_data(draws: _Draws, worth: np.ndarray) -> list[Finding]:
     """Whether enough draws simulate data that change the choice."""
     own = draws.weights * worth
     return check_size(own.sum() ** 2 / (own**2).sum(), None, thresholds.MIN_ESS)
+
+
+def _against_spread(errors: np.ndarray) -> list[Finding]:
+    """Whether enough draws make up the variance of a sum, so that replicates can tell it."""
+    total = (errors**2).sum()
+    if not total > 0:
+        return []
+    return check_size(total**2 / (errors**4).sum(), None, MIN_SPREAD)
 
 
 def _against_gap(lower: Quantity, upper: Quantity) -> list[Finding]:
