@@ -6,6 +6,7 @@ of the probability of each branch (the largest is shown) and of every output, as
 truth, with standard errors. A peer that cannot run a program has its message in place of numbers.
 
     python -m benchmarks.peers.branches --quick
+    python -m benchmarks.peers.branches --write  # the table of docs/peers.md, from the record
 """
 
 import functools
@@ -23,12 +24,14 @@ from numpyro.contrib.stochastic_support import DCC, SDVI
 from numpyro.handlers import condition, substitute
 from numpyro.infer import MCMC
 
-from benchmarks.measure import parser, read_results, show, write_record
+from benchmarks.measure import ROOT, parser, read_results, show, write_record
 from benchmarks.peers.default import sum_over_branches
 from benchmarks.peers.protocol import GRADIENT_COST
 from problems.branching import BRANCHING_PROBLEMS
 
 RECORD = "branches"
+PAGE = ROOT / "docs" / "peers.md"
+BEGIN, END = "<!-- branches, from the record -->", "<!-- end of branches -->"
 PROBLEMS = ("two_models", "polynomial", "components", "walk", "learning_walk")
 NUM_SEEDS, NUM_QUICK_SEEDS = 10, 3
 # Prior draws that find the branches; not counted. The walks have infinitely many: there it is
@@ -201,7 +204,10 @@ def _row_of_peer(problem, peer, seeds, budget):
 def main(argv=None):
     found = parser(__doc__)
     found.add_argument("--problems", default=",".join(PROBLEMS))
+    found.add_argument("--write", action="store_true", help="write the table, and run nothing")
     options = found.parse_args(argv)
+    if options.write:
+        return write_page(read_results(RECORD, options.quick))
     jax.config.update("jax_enable_x64", True)
     with tempfile.TemporaryDirectory() as folder:
         # Every run of a peer compiles again what it compiled for the seed before.
@@ -249,6 +255,20 @@ def _cells(row):
     branches = "–".join(map(str, sorted({min(counts), max(counts)})))
     worst = _text(row["probability_error"])
     return row["problem"], row["peer"], branches, worst, outputs, cost, seconds
+
+
+def write_page(rows):
+    """The table of the documentation, between its marks."""
+    text = PAGE.read_text()
+    before, rest = text.split(BEGIN)
+    _, after = rest.split(END)
+    lines = ["| " + " | ".join(_COLUMNS) + " |", "|" + " --- |" * len(_COLUMNS)]
+    order = {name: number for number, name in enumerate(PROBLEMS)}
+    for row in sorted(rows, key=lambda row: order[row["problem"]]):
+        *texts, cost, seconds = _cells(row)
+        numbers = [x if isinstance(x, str) else f"{x:.2g}" for x in (cost, seconds)]
+        lines.append("| " + " | ".join([*texts, *numbers]) + " |")
+    PAGE.write_text("\n".join([before + BEGIN, "", *lines, "", END + after]))
 
 
 def _text(found):
