@@ -204,6 +204,8 @@ def _row_of_peer(problem, peer, seeds, budget):
 def main(argv=None):
     found = parser(__doc__)
     found.add_argument("--problems", default=",".join(PROBLEMS))
+    found.add_argument("--peers", default="dcc,sdvi", help="beside the default method")
+    found.add_argument("--seeds", type=int, help="how many, in place of 10, or 3 with --quick")
     found.add_argument("--write", action="store_true", help="write the table, and run nothing")
     options = found.parse_args(argv)
     if options.write:
@@ -219,16 +221,19 @@ def main(argv=None):
 
 
 def _run(options):
-    seeds = range(NUM_QUICK_SEEDS if options.quick else NUM_SEEDS)
+    seeds = range(options.seeds or (NUM_QUICK_SEEDS if options.quick else NUM_SEEDS))
     started, chosen = time.perf_counter(), options.problems.split(",")
     earlier = read_results(RECORD, options.quick) or []
-    rows = [row for row in earlier if row["problem"] not in chosen]
+    peers = {"dcc": dcc, "sdvi": sdvi}
+    wanted = [peers[name] for name in options.peers.split(",")]
+    again = {"estimand", *options.peers.split(",")}
+    rows = [row for row in earlier if row["problem"] not in chosen or row["peer"] not in again]
     for name in chosen:
         problem = BRANCHING_PROBLEMS[name]
         ours = [_timed(sum_over_branches, problem, seed) for seed in seeds]
         budget = int(np.median([run["cost"] for run in ours]))
         rows.append(_row(problem, "estimand", ours))
-        for peer in (dcc, sdvi):
+        for peer in wanted:
             rows.append(_row_of_peer(problem, peer, seeds, budget))
             write_record(RECORD, options.quick, time.perf_counter() - started, rows)
     return rows
@@ -237,6 +242,7 @@ def _run(options):
 _COLUMNS = (
     "problem",
     "peer",
+    "seeds",
     "branches",
     "error of P(branch)",
     "errors of outputs",
@@ -247,14 +253,15 @@ _COLUMNS = (
 
 def _cells(row):
     if "failure" in row:
-        return row["problem"], row["peer"], "–", "–", row["failure"], "–", "–"
+        return row["problem"], row["peer"], "–", "–", "–", row["failure"], "–", "–"
     outputs = ", ".join(f"{name} {_text(found)}" for name, found in row["relative_errors"].items())
     runs = row["runs"]
     cost, seconds = (float(np.median([run[key] for run in runs])) for key in ("cost", "seconds"))
     counts = {sum(share > 0 for share in run["probabilities"]) for run in runs}
     branches = "–".join(map(str, sorted({min(counts), max(counts)})))
     worst = _text(row["probability_error"])
-    return row["problem"], row["peer"], branches, worst, outputs, cost, seconds
+    seeds = str(len(runs))
+    return row["problem"], row["peer"], seeds, branches, worst, outputs, cost, seconds
 
 
 def write_page(rows):
@@ -264,7 +271,8 @@ def write_page(rows):
     _, after = rest.split(END)
     lines = ["| " + " | ".join(_COLUMNS) + " |", "|" + " --- |" * len(_COLUMNS)]
     order = {name: number for number, name in enumerate(PROBLEMS)}
-    for row in sorted(rows, key=lambda row: order[row["problem"]]):
+    peers = ("estimand", "dcc", "sdvi")
+    for row in sorted(rows, key=lambda row: (order[row["problem"]], peers.index(row["peer"]))):
         *texts, cost, seconds = _cells(row)
         numbers = [x if isinstance(x, str) else f"{x:.2g}" for x in (cost, seconds)]
         lines.append("| " + " | ".join([*texts, *numbers]) + " |")
