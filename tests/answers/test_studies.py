@@ -91,6 +91,7 @@ def test_intervals_cover() -> None:
         stats.assert_coverage(low, high, EVSI, 0.95)
 
 
+@pytest.mark.slow
 def test_the_bracket_covers_where_the_ends_are_far_apart(monkeypatch: pytest.MonkeyPatch) -> None:
     """Ten actions of which none stands out: few draws choose one by chance, and both ends miss."""
 
@@ -118,7 +119,6 @@ def test_the_bracket_covers_where_the_ends_are_far_apart(monkeypatch: pytest.Mon
     stats.assert_coverage(low, high, truth, at_least=0.95)
     assert stats.mean_scores(np.asarray([item.lower.value for item in found]), truth) < -5
     assert stats.mean_scores(np.asarray([item.upper.value for item in found]), truth) > 5
-    assert {item.status.name for item in found} == {"not_converged"}
 
 
 @pytest.mark.parametrize("size", [1, 8])

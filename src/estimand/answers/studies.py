@@ -52,7 +52,7 @@ NUM_DRAWS = (2048, 8192)
 # Numbers of likelihoods that are in memory at a time.
 _AT_A_TIME = 1 << 20
 # Draws that must make up the variance of either end; of a normal variable it is a third of all. Of
-# the 95 % intervals of a precise measurement, by 128 to 1,024 draws, 85 % had the truth in them with
+# the 95 % intervals of a precise measurement by 128 to 1,024 draws 85 % had the truth in them with
 # fewer than 5, 94 % with 5 to 10, and 98 % with more (100 seeds each).
 MIN_SPREAD = 10.0
 # Share of the upper end by which a bracket may be wide. Not measured.
