@@ -11,6 +11,7 @@ import jax.numpy as jnp
 import numpyro
 import numpyro.distributions as dist
 import pytest
+from matplotlib.patches import Rectangle
 
 import estimand as ep
 from estimand import plots
@@ -89,7 +90,7 @@ def test_a_model_that_is_refused_is_named(tmp_path: Path) -> None:
 def test_plots_of_a_comparison() -> None:
     ax = plots.plot_comparison(comparison())
     assert [text.get_text() for text in ax.get_yticklabels()] == list(comparison().models)
-    widths = [bar.get_width() for bar in ax.patches]
+    widths = [bar.get_width() for bar in ax.patches if isinstance(bar, Rectangle)]
     assert widths == pytest.approx([row.probability for row in comparison().models.values()])
     ax = plots.plot_average(comparison())
     assert ax.get_yticklabels()[-1].get_text() == "over models"
