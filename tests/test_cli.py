@@ -201,7 +201,8 @@ def test_decide_names_the_best_action(folder: Path) -> None:
     assert (study["name"], study["value_status"]) == ("study", "ok")
     assert study["value_low"] < study["value"] < study["value_high"]
     for arguments, words in {
-        ("model.py:gain", "--actions", "1,2", "--study", "nothing"): "no function of that name",
+        ("model.py:gain", "--actions", "1,2", "--study", "absent"): "no function of that name",
+        ("model.py:gain", "--actions", "1,2", "--study", "nothing"): "must be a function of",
         ("model.py:gain", "--actions", "1"): "two actions at least",
         ("model.py:bound", "--actions", "1,2"): "takes no action",
         ("model.py:gain", "--actions", "1,2", "--argument", "z"): "no argument 'z'",

@@ -33,7 +33,7 @@ import numpy as np
 
 from estimand.answers.quantity import Quantity, columns
 from estimand.estimate import Estimate
-from estimand.model import ProgramError, Study, SummingModel
+from estimand.model import ExpectationProgram, ProgramError, Study, SummingModel
 from estimand.record import quantile, values_at
 from estimand.runtime import in_precision
 from estimand.trust import (
@@ -101,7 +101,7 @@ def studies_of(study: Callable | Mapping[str, Callable] | None) -> tuple[Study, 
         return ()
     named = study if isinstance(study, Mapping) else {_name(study): study}
     for name, function in named.items():
-        if not callable(function):
+        if not callable(function) or isinstance(function, ExpectationProgram):
             raise TypeError(
                 "decide: study= must be a function of the dict of sites that draws data with "
                 f"numpyro.sample, or a dict of such functions; {name!r} is {function!r}."
