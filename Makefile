@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 export NO_MKDOCS_2_WARNING := 1
 STAMP := $(VENV)/.installed
 
-.PHONY: install demo test test-slow test-pymc test-oldest test-newest test-wheel wheel lint types docs printed pictures screenshots benchmarks calibrate peers experiments experiments-quick clean
+.PHONY: install demo test test-slow test-pymc test-oldest test-newest test-wheel wheel lint types docs printed pictures screenshots benchmarks calibrate peers evidence experiments experiments-quick clean
 
 install: $(STAMP)
 
@@ -113,6 +113,9 @@ $(PEERS_STAMP): pyproject.toml constraints.txt benchmarks/peers/constraints.txt
 
 peers: $(PEERS_STAMP)
 	$(PEERS_VENV)/bin/python -m benchmarks.run peers $(PEERS)
+
+evidence: $(PEERS_STAMP)
+	$(PEERS_VENV)/bin/python -m benchmarks.run evidence $(PEERS)
 
 experiments: install
 	$(BIN)/python -m experiments.run_all

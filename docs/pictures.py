@@ -174,6 +174,7 @@ def draw_decisions() -> None:
     y = 0.5 + x + 0.3 * np.random.default_rng(0).normal(size=25)
     y[-1] = 4.0
     figures = {
+        "studies": code_of("decisions")["ax"],
         "decision": plots.plot_decision(ep.decide(insured, np.array([0.0, 3e5, 1e6, 3e6]))()),
         "sensitivity": plots.plot_sensitivity(result),
         "leave-one-out": plots.plot_leave_one_out(ep.leave_one_out(line(x, y))),

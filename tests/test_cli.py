@@ -53,6 +53,9 @@ def gain(stake, y):
     numpyro.sample("y", dist.Normal(x, 1.0), obs=y)
     return stake * x - 0.3 * stake**2
 
+def study(sites):
+    numpyro.sample("outcome", dist.Normal(sites["x"], 1.0))
+
 bound = program(2.0)
 
 def plain():
@@ -192,7 +195,14 @@ def test_decide_names_the_best_action(folder: Path) -> None:
     rows = json.loads(invoke(folder, *command, "--json").stdout)
     assert [row["setting"] for row in rows] == [0.0, 1.0, 2.0]
     assert abs(rows[1]["utility"] - 0.7) < 0.02
+    found = json.loads(invoke(folder, *command, "--json", "--study", "study").stdout)
+    assert [row["setting"] for row in found["actions"]] == [0.0, 1.0, 2.0]
+    [study] = found["studies"]
+    assert (study["name"], study["value_status"]) == ("study", "ok")
+    assert study["value_low"] < study["value"] < study["value_high"]
     for arguments, words in {
+        ("model.py:gain", "--actions", "1,2", "--study", "absent"): "no function of that name",
+        ("model.py:gain", "--actions", "1,2", "--study", "nothing"): "must be a function of",
         ("model.py:gain", "--actions", "1"): "two actions at least",
         ("model.py:bound", "--actions", "1,2"): "takes no action",
         ("model.py:gain", "--actions", "1,2", "--argument", "z"): "no argument 'z'",
@@ -231,8 +241,11 @@ def test_models_are_compared(folder: Path) -> None:
     wrong = invoke(folder, "compare", *programs, "--prior", "1")
     assert wrong.exit_code == 2
     assert "one for each of the 2 programs" in wrong.stderr
-    result = invoke(folder, "compare", "model.py:bound", "--json", "--seed", "1")
+    result = invoke(
+        folder, "compare", "model.py:bound", "--json", "--seed", "1", "--report", "page.html"
+    )
     assert result.exit_code == 0
+    assert (folder / "page.html").read_text().startswith("<!doctype html>")
     [row] = json.loads(result.stdout)["models"]
     assert abs(row["log_z"] + 2.2655121) < 6 * row["log_z_error"] + 1e-6
     assert row["probability"] == 1.0

@@ -18,6 +18,7 @@ import signal
 import sys
 import time
 import traceback
+import types
 from collections.abc import Callable, Iterator
 from concurrent.futures import Executor, ProcessPoolExecutor
 from pathlib import Path
@@ -76,28 +77,9 @@ def _say(text: str) -> None:
 
 def load_program(spec: str) -> Program | Bound:
     """The program that ``file.py:name`` names; only that file is imported."""
-    file, _, name = spec.rpartition(":")
-    if not file or not name:
-        raise click.UsageError(
-            f"{spec!r} does not name a program: write the file and the function, as in "
-            "model.py:program."
-        )
-    path = Path(file)
-    if not path.is_file():
-        raise NoFileError(file)
-    module_spec = importlib.util.spec_from_file_location(path.stem, path)
-    if module_spec is None or module_spec.loader is None:
-        raise click.UsageError(f"{file} is not a Python file.")
-    module = importlib.util.module_from_spec(module_spec)
-    # The file's own imports work as in `python file.py`, but hide no installed library.
-    sys.path.append(str(path.parent.resolve()))
-    try:
-        module_spec.loader.exec_module(module)
-    except (Exception, SystemExit) as error:
-        last = traceback.format_exception_only(error)[-1].strip()
-        raise click.UsageError(f"{file} cannot be imported: {last}") from error
-    program = getattr(module, name, None)
-    known = [key for key, value in vars(module).items() if isinstance(value, Program | Bound)]
+    found = _Named.of(spec)
+    program, file, name = getattr(found.module, found.name, None), found.file, found.name
+    known = [key for key, value in vars(found.module).items() if isinstance(value, Program | Bound)]
     if program is None:
         raise click.UsageError(f"{file} has no {name!r}; it has the programs {known}.")
     if not isinstance(program, Program | Bound):
@@ -106,6 +88,51 @@ def load_program(spec: str) -> Program | Bound:
             "return the quantity of interest."
         )
     return program
+
+
+class _Named(NamedTuple):
+    """A file that was imported, and the name of something in it."""
+
+    module: types.ModuleType
+    file: str
+    name: str
+
+    @classmethod
+    def of(cls, spec: str) -> _Named:
+        """What ``file.py:name`` says."""
+        file, _, name = spec.rpartition(":")
+        if not file or not name:
+            raise click.UsageError(
+                f"{spec!r} does not name a program: write the file and the function, as in "
+                "model.py:program."
+            )
+        path = Path(file)
+        if not path.is_file():
+            raise NoFileError(file)
+        module_spec = importlib.util.spec_from_file_location(path.stem, path)
+        if module_spec is None or module_spec.loader is None:
+            raise click.UsageError(f"{file} is not a Python file.")
+        module = importlib.util.module_from_spec(module_spec)
+        # The file's own imports work as in `python file.py`, but hide no installed library.
+        sys.path.append(str(path.parent.resolve()))
+        try:
+            module_spec.loader.exec_module(module)
+        except (Exception, SystemExit) as error:
+            last = traceback.format_exception_only(error)[-1].strip()
+            raise click.UsageError(f"{file} cannot be imported: {last}") from error
+        return cls(module, file, name)
+
+
+def load_studies(spec: str, names: tuple[str, ...]) -> dict[str, Callable]:
+    """Functions in the file of a program, by name."""
+    found = _Named.of(spec)
+    studies = {}
+    for name in names:
+        study = getattr(found.module, name, None)
+        if not callable(study):
+            raise click.UsageError(f"--study {name}: {found.file} has no function of that name.")
+        studies[name] = study
+    return studies
 
 
 def read_data(path: Path) -> tuple[list[Any], dict[str, Any]]:
@@ -657,6 +684,14 @@ def _add_sensitivity(result: Estimate) -> None:
     "them.",
 )
 @click.option("--argument", help="The argument that takes the action, if it is not the first one.")
+@click.option(
+    "--study",
+    "study_names",
+    metavar="FUNCTION",
+    multiple=True,
+    help="Also say what the data of a study would be worth: a function in the program's file that "
+    "draws them given the sites; repeat it.",
+)
 @_json
 def decide(
     program: str,
@@ -669,6 +704,7 @@ def decide(
     precision: str,
     actions: str,
     argument: str | None,
+    study_names: tuple[str, ...],
     as_json: bool,
 ) -> None:
     """Choose the action of the largest expected utility, which the program returns.
@@ -692,6 +728,7 @@ def decide(
             loaded,
             settings,
             argument=argument,
+            study=load_studies(program, study_names) or None,
             method=limits.of(Auto),
             rng_key=seed,
             throw=False,
@@ -701,7 +738,10 @@ def decide(
     except (ProgramError, TypeError, ValueError) as error:
         raise click.UsageError(str(error)) from error
     if as_json:
-        click.echo(json.dumps(_plain(decision.rows), indent=2, allow_nan=False))
+        rows = _plain(decision.rows)
+        studies = _plain([study.row for study in decision.studies.values()])
+        content = {"actions": rows, "studies": studies} if studies else rows
+        click.echo(json.dumps(content, indent=2, allow_nan=False))
     else:
         click.echo(str(decision.summary()))
     sys.exit(0 if decision.status else NOT_TRUSTED)
@@ -1139,6 +1179,7 @@ def distribution(
 @_max_evaluations
 @_seed
 @_precision
+@click.option("--report", type=click.Path(path_type=Path), help="Write an HTML report here.")
 @_json
 def compare(
     programs: tuple[str, ...],
@@ -1149,14 +1190,17 @@ def compare(
     max_evaluations: int | None,
     seed: int,
     precision: str,
+    report: Path | None,
     as_json: bool,
 ) -> None:
     """Compare models of the same data by their evidence.
 
     \b
     Example:
-      estimand compare linear.py:program quadratic.py:program --data data.csv
+      estimand compare linear.py:program quadratic.py:program --data data.csv --report page.html
     """
+    _check_output(report, "--report")
+    _check_plots(report is not None)
     if prior and len(prior) != len(programs):
         raise click.UsageError(
             f"--prior: give one for each of the {len(programs)} programs; there are {len(prior)}."
@@ -1167,7 +1211,7 @@ def compare(
     limits = _Limits(relative_error, 0.0, max_evaluations, math.inf)
 
     def ask() -> Any:
-        return compare_models(
+        found = compare_models(
             models,
             prior=dict(zip(programs, prior, strict=True)) if prior else None,
             average=average,
@@ -1176,6 +1220,10 @@ def compare(
             precision=precision,
             throw=False,
         )
+        if report is not None:
+            found.to_html(report)
+            _say(f"report written: {report}")
+        return found
 
     _answer(ask, as_json)
 

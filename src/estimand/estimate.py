@@ -311,8 +311,8 @@ class Estimate(Record):
         Args:
             output: the number of the output, if the program has several.
             expectation: the program called with its data, if the estimate does not have it.
-            throw: raise `EstimationError` if a derivative cannot be trusted; False returns all,
-                each with a status of its own.
+            throw: raise `EstimationError` if no derivative can be trusted. One that cannot has a
+                status of its own, and the others stay; where few draws speak of it, it is NaN.
 
         Raises:
             ValueError: if the draws are not there: of a record that was loaded or merged, or where
@@ -337,7 +337,7 @@ class Estimate(Record):
                 )
             self.sensitivities[output] = sensitivity_of(self, expectation, output)
         found = self.sensitivities[output]
-        if throw and not found.status:
+        if throw and not found.has_any:
             raise EstimationError(found)
         return found
 

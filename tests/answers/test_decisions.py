@@ -12,6 +12,7 @@ import pytest
 from scipy import stats as laws
 
 import estimand as ep
+from problems import evidence as known
 from tests import stats
 
 EVPI = 0.395593115  # net benefit N(1, 2²) against 0
@@ -57,6 +58,24 @@ def test_net_benefit_by_closed_form() -> None:
     assert "adopt is the best action" in str(decision)
     with pytest.raises(KeyError, match="no action 'sell'"):
         decision["sell"]
+
+
+def test_two_pages_compared() -> None:
+    """By quadrature: the probability that the worse page is the better one, and what is lost."""
+    decision = ep.decide(_pages, ["a", "b"], utility=lambda sites, page: sites[page])()
+    assert decision.best.name == "b"
+    worse, lost = known.PAGES
+    for quantity, truth in ((decision["a"].probability, worse), (decision.evpi, lost)):
+        assert quantity.status
+        stats.assert_estimate(quantity.value, quantity.standard_error, truth, degrees=15)
+    result = ep.estimate_expectation(ep.expectation(known.tests_of_pages)())
+    for output, truth in zip(result.outputs, known.PAGES, strict=True):
+        assert output.status
+        stats.assert_estimate(output.value, output.standard_error, truth, degrees=15)
+
+
+def _pages() -> None:
+    known.tests_of_pages()
 
 
 @pytest.mark.slow

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import os
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Executor
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -76,6 +77,7 @@ class Comparison(Summarised):
     estimates: dict[str, Estimate] = dataclasses.field(default_factory=dict)
     average: tuple[OutputEstimate, ...] = ()
     output: Output | None = None
+    provenances: dict[str, records.Provenance] = dataclasses.field(default_factory=dict, repr=False)
 
     @property
     def status(self) -> Status:
@@ -168,6 +170,25 @@ class Comparison(Summarised):
         """A row for each model, as a pandas DataFrame. Needs pandas."""
         return records.to_dataframe(self.rows, "model")
 
+    def to_html(self, path: str | os.PathLike | None = None) -> str:
+        """A report as one self-contained page, also written to `path` if one is given.
+
+        The best model first, then the verdict, plots, tables, how each evidence was obtained, and
+        the programs' sources. Needs matplotlib: ``pip install 'estimand[plots]'``.
+
+        Args:
+            path: the file, in a folder that exists.
+
+        Examples:
+            >>> page = ep.compare({"one": program(2.0), "other": program(3.0)}).to_html()
+        """
+        from estimand.answers.comparison_page import page_of
+
+        page = page_of(self).to_html()
+        if path is not None:
+            records.write_atomically(path, page.encode())
+        return page
+
 
 def with_error(value: float, error: float) -> str:
     """A number to the precision of its error; a dash if there is none."""
@@ -244,7 +265,12 @@ def compare(
         with at_work(model, **settings) as work:
             evidence.append(evidence_of(model, own_key, method, work))
     rows = _rows(list(bound), [shares[name] for name in bound], distinct.numbers, evidence)
-    comparison = Comparison(models={row.name: row for row in rows})
+    comparison = Comparison(
+        models={row.name: row for row in rows},
+        provenances={
+            name: records.provenance_of(model, method, key) for name, model in bound.items()
+        },
+    )
     if output is not None:
         estimates = [
             estimate_expectation(

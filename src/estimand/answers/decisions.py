@@ -18,76 +18,35 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from estimand.answers.quantity import Quantity, columns
+from estimand.answers.studies import StudyValue, studies_of, value_of_study
 from estimand.estimate import Estimate, EstimationError, estimate_expectation
 from estimand.methods import Method
 from estimand.model import (
     ExpectationProgram,
     ProgramError,
+    Study,
     at_settings,
     require_same_density,
 )
 from estimand.record import as_key, quantile, values_at
 from estimand.runtime import in_precision
+from estimand.sampling import named_key
 from estimand.trust import (
     Evidence,
     Finding,
-    OutputEstimate,
     Status,
     check_size,
     jackknife,
-    most_severe,
     replicates_of,
     rule_of_three,
     thresholds,
     worst,
 )
-from estimand.view import Summary, Table, estimate_text
+from estimand.view import Summary, Table
 
 # Keys of the two estimates follow from the one that was given by these.
 _UTILITIES, _CONTRASTS = 1, 2
-
-
-class Quantity(NamedTuple):
-    """One number of an answer, with its error, its 95 % interval and its status."""
-
-    value: float
-    standard_error: float
-    interval: tuple[float, float]
-    findings: tuple[Finding, ...] = ()
-
-    @classmethod
-    def each(cls, estimate: Estimate) -> list[Quantity]:
-        """Every output of an estimate; those that are constants by their expression are exact."""
-        found = [
-            cls(output.value, output.standard_error, interval, output.findings)
-            for output, interval in zip(estimate.outputs, estimate.bounds(), strict=True)
-        ]
-        if estimate.density is None:
-            return found
-        low, high = estimate.density.bounds.low, estimate.density.bounds.high
-        return [
-            cls(float(low[k]), 0.0, (float(low[k]), float(low[k]))) if low[k] == high[k] else own
-            for k, own in enumerate(found)
-        ]
-
-    @property
-    def is_exact(self) -> bool:
-        return self.standard_error == 0 and self.interval[0] == self.interval[1]
-
-    @property
-    def status(self) -> Status:
-        return most_severe(self.findings)
-
-    @property
-    def text(self) -> str:
-        """The number with its error, or what there is in its place."""
-        if self.is_exact:
-            return f"{self.value:.6g} exactly"
-        if not math.isfinite(self.standard_error):
-            low, high = self.interval
-            is_bounded = low == 0 and math.isfinite(high)
-            return f"below {high:.2g}" if is_bounded else "none found"
-        return estimate_text(OutputEstimate(self.value, self.standard_error))
 
 
 class Action(NamedTuple):
@@ -112,7 +71,8 @@ class Decision:
 
     `actions` are in the order in which they were given. `evpi` is the expected value of perfect
     information: what it would be worth, at the most, to know the sites before choosing. It is the
-    expected regret of the best action. `utilities` and `contrasts` are the two estimates.
+    expected regret of the best action. `studies` has the expected value of the data of each study
+    that was asked about, by name. `utilities` and `contrasts` are the two estimates.
     """
 
     program: str
@@ -120,6 +80,7 @@ class Decision:
     evpi: Quantity
     utilities: Estimate = dataclasses.field(repr=False)
     contrasts: Estimate = dataclasses.field(repr=False)
+    studies: dict[str, StudyValue] = dataclasses.field(default_factory=dict)
 
     @functools.cached_property
     def best(self) -> Action:
@@ -149,7 +110,7 @@ class Decision:
     def status(self) -> Status:
         """The worst of the expected utilities and of the differences between them.
 
-        The probabilities, the regrets and `evpi` have statuses of their own.
+        The probabilities, the regrets, `evpi` and `studies` have statuses of their own.
         """
         differences = (action.difference for action in self.actions)
         return worst(
@@ -192,7 +153,7 @@ class Decision:
             for action in self.actions
         )
         title = f"Utility of {len(self.actions)} actions in {self.program}"
-        lines = [self._choice(), self._worth()]
+        lines = [self._choice(), self._worth(), *map(_worth_of, self.studies.values())]
         for action in self.actions:
             for what in ("utility", "difference"):
                 quantity = getattr(action, what)
@@ -237,23 +198,21 @@ class Decision:
             | {
                 column: value
                 for what in ("utility", "difference", "probability", "regret")
-                for column, value in _columns(what, getattr(action, what)).items()
+                for column, value in columns(what, getattr(action, what)).items()
             }
             for action in self.actions
         ]
 
 
-def _columns(what: str, quantity: Quantity | None) -> dict[str, Any]:
-    if quantity is None:
-        return {}
-    low, high = quantity.interval
-    return {
-        what: quantity.value,
-        f"{what}_error": quantity.standard_error,
-        f"{what}_low": low,
-        f"{what}_high": high,
-        f"{what}_status": quantity.status.name,
-    }
+def _worth_of(study: StudyValue) -> str:
+    """What a study is worth, in words."""
+    if not study.status:
+        low, high = study.interval
+        return (
+            f"What the data of {study.name} would be worth cannot be relied on: between {low:.4g} "
+            f"and {high:.4g} ({study.status.name}: {study.findings[0]})."
+        )
+    return f"The data of {study.name} would be worth {study.text}."
 
 
 def _statuses(action: Action) -> str:
@@ -267,6 +226,7 @@ def decide(
     *,
     utility: Callable[[dict[str, Any], Any], Any] | None = None,
     argument: str | None = None,
+    study: Callable | Mapping[str, Callable] | None = None,
     method: Method | None = None,
     rng_key: int | jax.Array = 0,
     throw: bool = True,
@@ -287,6 +247,9 @@ def decide(
             by name. An action is whatever the utility takes.
         utility: a function of the dict of the values of all sites, as in `expect`, and an action.
         argument: the name of the program's argument for the action; the first one by default.
+        study: what could be observed before choosing: a NumPyro function of the dict of the
+            program's sites, which draws the data with `numpyro.sample`; or a dict of such
+            functions by name. Their expected value is in the decision's `studies`.
         method: as in `estimate_expectation`, for both estimates.
         rng_key: an int or a JAX key.
         throw: raise `EstimationError` if an expected utility or a difference between actions
@@ -307,6 +270,11 @@ def decide(
         >>> decision = ep.decide(program, {"keep": "keep", "sell": "sell"}, utility=gain)(2.0)
         >>> decision.best.name, decision.is_resolved
         ('keep', True)
+        >>> def trial(sites):
+        ...     numpyro.sample("outcome", dist.Normal(sites["x"], 1.0))
+        >>> decision = ep.decide(program, ["keep", "sell"], utility=gain, study=trial)(2.0)
+        >>> 0 < decision.studies["trial"].value < decision.evpi.value
+        True
     """
     model = program if isinstance(program, ExpectationProgram) else ExpectationProgram(program)
     if utility is not None and argument is not None:
@@ -314,7 +282,7 @@ def decide(
             "decide: argument= names an argument of the program; with utility= leave it."
         )
     settings = _settings(actions)
-    asked = _Asked(model, settings, utility, argument)
+    asked = _Asked(model, settings, utility, argument, studies_of(study))
     options = {
         "method": method,
         "precision": precision,
@@ -341,6 +309,7 @@ class _Asked(NamedTuple):
     settings: dict[str, Any]
     utility: Callable[[dict[str, Any], Any], Any] | None
     argument: str | None
+    studies: tuple[Study, ...] = ()
 
     def program_of(self, combine: Callable[[list[Any]], Any]) -> ExpectationProgram:
         """The program that returns something of the utilities of all actions."""
@@ -409,7 +378,11 @@ def _decided(
             asked.settings.items(), own, pairs, _probabilities(contrasts, best), strict=True
         )
     )
-    return Decision(asked.program.name, found, evpi, utilities, contrasts)
+    studies = {
+        study.name: value_of_study(study, contrasts, evpi, named_key(rng_key, "study", study.name))
+        for study in asked.studies
+    }
+    return Decision(asked.program.name, found, evpi, utilities, contrasts, studies)
 
 
 def _stacked(program: str, names: tuple[str, ...], utilities: list[Any]) -> jax.Array:

@@ -16,7 +16,13 @@ from estimand.plots.branches import plot_branches
 from estimand.plots.sensitivity import plot_sensitivity
 
 # isort: on
-from estimand.plots.answers import plot_decision, plot_leave_one_out
+from estimand.plots.answers import (
+    plot_average,
+    plot_comparison,
+    plot_decision,
+    plot_leave_one_out,
+    plot_studies,
+)
 from estimand.plots.distribution import plot_distribution
 from estimand.plots.registry import Panels, RegisteredPlot, plot, registered_plots, unregister
 
@@ -24,7 +30,9 @@ __all__ = [
     "Panels",
     "RegisteredPlot",
     "plot",
+    "plot_average",
     "plot_branches",
+    "plot_comparison",
     "plot_convergence",
     "plot_cost",
     "plot_decision",
@@ -32,6 +40,7 @@ __all__ = [
     "plot_leave_one_out",
     "plot_origin",
     "plot_sensitivity",
+    "plot_studies",
     "plot_temperatures",
     "plot_weights",
     "registered_plots",

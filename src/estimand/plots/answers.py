@@ -1,4 +1,4 @@
-"""Plots of decisions, and of rows that are left out."""
+"""Plots of decisions, of models that are compared, and of rows that are left out."""
 
 from __future__ import annotations
 
@@ -98,3 +98,99 @@ def plot_leave_one_out(loo: Any, *, ax: Axes | None = None) -> Axes:
     legend_above(ax)
     tidy(ax)
     return ax
+
+
+def plot_studies(decision: Any, *, ax: Axes | None = None) -> Axes:
+    """What the data of each study are worth, with 95 % intervals, beside perfect information.
+
+    Args:
+        decision: what ``ep.decide(…, study=…)(data)`` gave.
+        ax: axes to draw on; new ones by default.
+
+    Examples:
+        >>> def trial(sites):
+        ...     numpyro.sample("outcome", dist.Normal(sites["x"], 1.0))
+        >>> utility = lambda sites, stake: stake * (sites["x"] - 0.5)
+        >>> decision = ep.decide(program, [0.0, 1.0], utility=utility, study=trial)(2.0)
+        >>> plots.plot_studies(decision).get_xlabel()
+        'study'
+    """
+    if not decision.studies:
+        raise ValueError("plot_studies: the decision has no studies: ask for them with study=.")
+    ax = axes_or_new(ax)
+    names = list(decision.studies)
+    values = np.asarray([study.value for study in decision.studies.values()])
+    low, high = np.asarray([study.interval for study in decision.studies.values()]).T
+    spans = np.abs(np.stack([values - low, high - values]))
+    ax.errorbar(range(len(names)), values, np.nan_to_num(spans), fmt="o", color=ACCENT)
+    ax.axhline(decision.evpi.value, color=PALETTE[1], linestyle="--", label="perfect information")
+    ax.set_xticks(range(len(names)), names)
+    ax.margins(x=0.2)
+    ax.set_ylim(bottom=0.0)
+    ax.set_xlabel("study")
+    ax.set_ylabel("value of its data")
+    legend_above(ax)
+    tidy(ax)
+    return ax
+
+
+def plot_comparison(comparison: Any, *, ax: Axes | None = None) -> Axes:
+    """The probability of each model given the data, with 95 % intervals; the best one on top.
+
+    Models that cannot be trusted have no bar.
+
+    Args:
+        comparison: what ``ep.compare(…)`` gave.
+        ax: axes to draw on; new ones by default.
+
+    Examples:
+        >>> comparison = ep.compare({"one": program(2.0), "other": program(3.0)})
+        >>> plots.plot_comparison(comparison).get_xlabel()
+        'probability of the model'
+    """
+    ax = axes_or_new(ax)
+    rows = list(comparison.models.values())
+    values = np.nan_to_num([row.probability for row in rows])
+    reach = 1.96 * np.nan_to_num([row.probability_error for row in rows])
+    _bars(ax, [row.name for row in rows], values, reach)
+    ax.set_xlim(0.0, 1.0)
+    ax.set_xlabel("probability of the model")
+    return ax
+
+
+def plot_average(comparison: Any, *, output: int = 0, ax: Axes | None = None) -> Axes:
+    """An expectation under each model and over all of them, with 95 % intervals.
+
+    Args:
+        comparison: what ``ep.compare(…, average=True)`` gave.
+        output: the number of the output, if the programs have several.
+        ax: axes to draw on; new ones by default.
+
+    Examples:
+        >>> both = {"one": program(2.0), "other": program(3.0)}
+        >>> plots.plot_average(ep.compare(both, average=True)).get_xlabel()
+        'expectation'
+    """
+    if not comparison.average:
+        raise ValueError("plot_average: there is no average: compare with average=True.")
+    ax = axes_or_new(ax)
+    names = list(comparison.estimates)
+    each = [comparison.estimates[name].outputs[output] for name in names]
+    each.append(comparison.average[output])
+    places = np.arange(len(each))[::-1]
+    reach = 1.96 * np.nan_to_num([item.standard_error for item in each], posinf=0.0)
+    ax.errorbar([item.value for item in each], places, xerr=reach, fmt="o", color=ACCENT)
+    ax.plot(each[-1].value, places[-1], "o", color=PALETTE[1], markersize=9)
+    ax.set_yticks(places, [*names, "over models"])
+    label = comparison.output.labels[output] if comparison.output is not None else ""
+    ax.set_xlabel(label or "expectation")
+    ax.margins(y=0.2)
+    tidy(ax)
+    return ax
+
+
+def _bars(ax: Axes, names: list[str], values: np.ndarray, reach: np.ndarray) -> None:
+    places = np.arange(len(names))[::-1]
+    ax.barh(places, values, xerr=reach, color=ACCENT, alpha=0.75, height=0.6)
+    ax.set_yticks(places, names)
+    tidy(ax)

@@ -65,7 +65,8 @@ class Derivative:
     """A derivative of an expectation, by every element of an array.
 
     `at` is what the array is; `interval` are the ends of 95 % intervals. `findings` has an entry
-    for every element: what speaks against its derivative.
+    for every element: what speaks against its derivative. An element for which there are too few
+    draws, or whose comparison is hidden, has the value NaN.
 
     Examples:
         >>> derivative = result.sensitivity()["y"]
@@ -147,12 +148,19 @@ def derivatives(
         start += at.size
         slope, spread = (scale * array[own].reshape(at.shape) for array in (value, error))
         findings = against[own]
+        is_weak = np.asarray([_is_weak(output, each) for each in findings]).reshape(at.shape)
+        slope, spread = np.where(is_weak, np.nan, slope), np.where(is_weak, np.inf, spread)
         missed = _missed(asked, place, is_moving[own])
         if missed is not None:
             slope, spread = np.full(at.shape, np.nan), np.full(at.shape, np.inf)
             findings = [(*each, missed) for each in findings]
         results.append(Derivative(name, at, slope, spread, found.degrees, tuple(findings)))
     return results
+
+
+def _is_weak(output: OutputEstimate, findings: tuple[Finding, ...]) -> bool:
+    """Whether too few draws stand behind a derivative, where the estimate itself has enough."""
+    return any(item.check == "size" and item not in output.findings for item in findings)
 
 
 def _missed(asked: _Asked, place: int, is_moving: np.ndarray) -> Finding | None:

@@ -78,6 +78,12 @@ class Sensitivity:
         return worst(item.status for item in self.each)
 
     @property
+    def has_any(self) -> bool:
+        """Whether any derivative, of any element, can be trusted."""
+        each = list(self.each)
+        return not each or any(status for item in each for status in item.statuses)
+
+    @property
     def verdict(self) -> str:
         """What the powers of prior and likelihood say, in words."""
         if LIKELIHOOD not in self.powers:
@@ -133,9 +139,24 @@ class Sensitivity:
             "The effect is the relative change of the expectation if the number is raised by a per "
             "cent, or if the row of data is left out; to first order of its logarithm.",
             self.verdict,
+            *self._reasons(),
             *self.notes,
         ]
         return Summary(tables, [line for line in words if line])
+
+    def _reasons(self) -> Iterator[str]:
+        """Why some derivatives are not known, one line for each reason."""
+        names: dict[str, list[str]] = {}
+        for derivative in self.each:
+            for number, findings in enumerate(derivative.findings):
+                for finding in findings[:1]:
+                    reason = f"{finding.status.name}: {finding}"
+                    names.setdefault(reason, []).append(_element(derivative, number))
+        for reason, own in list(names.items())[:MAX_PRINTED]:
+            more = f" and {len(own) - MAX_PRINTED} more" if len(own) > MAX_PRINTED else ""
+            yield f"{', '.join(own[:MAX_PRINTED])}{more} cannot be trusted: {reason}."
+        if len(names) > MAX_PRINTED:
+            yield f"{len(names) - MAX_PRINTED} more reasons are in the findings of each derivative."
 
     def _rows_of(self, kind: dict[str, Derivative], effect: Any) -> Iterator[tuple[str, ...]]:
         found = [
@@ -148,7 +169,7 @@ class Sensitivity:
         per_name = {derivative.name: derivative.at.size for derivative in kind.values()}
         is_long = sum(per_name.values()) > MAX_PRINTED
         if is_long:
-            found.sort(key=lambda item: -abs(item[2].value.ravel()[item[1]]))
+            found.sort(key=lambda item: -abs(np.nan_to_num(item[2].value.ravel()[item[1]])))
         for size, number, derivative in found[:MAX_PRINTED]:
             value, error = (
                 float(array.ravel()[number])
@@ -157,12 +178,18 @@ class Sensitivity:
             yield (
                 _element(derivative, number),
                 f"{derivative.at.ravel()[number]:.6g}",
-                f"{value:.5g} ± {error:.2g}" if error else "0 exactly",
+                _slope(value, error),
                 _change(size / self.value) if math.isfinite(size) else "–",
                 derivative.statuses[number].name,
             )
         if len(found) > MAX_PRINTED:
             yield (f"and {len(found) - MAX_PRINTED} more", "", "", "", "")
+
+
+def _slope(value: float, error: float) -> str:
+    if not math.isfinite(value):
+        return "–"
+    return f"{value:.5g} ± {error:.2g}" if error else "0 exactly"
 
 
 def _elasticity(at: float, slope: float) -> float:

@@ -6,7 +6,8 @@ from estimand.view.remedies import message
 from estimand.view.tables import Summarised, Summary, Table, summarise
 from estimand.view.text import estimate_text, printed
 
-# The module `report` is imported when a report is asked for, and the plots with it.
+# The modules `report` and `answer_page` are imported when a report is asked for, and the plots with
+# them.
 __all__ = [
     "DesignPoint",
     "Diagnosis",
@@ -16,6 +17,7 @@ __all__ = [
     "Summarised",
     "Summary",
     "Table",
+    "answer_page",
     "diagnose",
     "estimate_text",
     "message",

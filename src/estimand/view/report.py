@@ -8,6 +8,7 @@ from __future__ import annotations
 import html
 import io
 import re
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from estimand.plots import Panels, RegisteredPlot, registered_plots
@@ -15,7 +16,7 @@ from estimand.record import Record
 from estimand.trust import Status
 from estimand.view.diagnosis import Diagnosis
 from estimand.view.glossary import WORDS
-from estimand.view.tables import estimate_text, summarise, table_html
+from estimand.view.tables import Table, estimate_text, summarise, table_html
 
 # Outputs that get plots of their own; the others have their numbers and their verdict.
 MAX_PLOTTED = 6
@@ -82,7 +83,6 @@ def to_html(record: Record, diagnoses: tuple[Diagnosis, ...]) -> str:
     """The page as text."""
     title = f"E[{record.program}]"
     source = record.provenance.source or "no source is known"
-    version = record.provenance.versions.get("estimand", "")
     body = [
         f"<header><h1>{html.escape(title)}</h1>{_contents(record)}</header>",
         *(_section(record, diagnosis, number) for number, diagnosis in enumerate(diagnoses)),
@@ -90,10 +90,13 @@ def to_html(record: Record, diagnoses: tuple[Diagnosis, ...]) -> str:
         _words(),
         _settings(record),
         f"<h2>Program</h2>\n<pre>{html.escape(source)}</pre>",
-        f"<footer>Written by estimand {html.escape(version)}. "
-        "This page is complete in itself: it runs no script and asks for nothing outside."
-        "</footer>",
+        footer(record.provenance.versions),
     ]
+    return framed(title, body)
+
+
+def framed(title: str, body: list[str]) -> str:
+    """A page of its own around some HTML."""
     policy = "default-src 'none'; style-src 'unsafe-inline'; img-src data:"
     return "\n".join(
         [
@@ -110,19 +113,29 @@ def to_html(record: Record, diagnoses: tuple[Diagnosis, ...]) -> str:
     )
 
 
+def footer(versions: Mapping[str, str]) -> str:
+    """Who wrote the page."""
+    return (
+        f"<footer>Written by estimand {html.escape(versions.get('estimand', ''))}. "
+        "This page is complete in itself: it runs no script and asks for nothing outside."
+        "</footer>"
+    )
+
+
 def _contents(record: Record) -> str:
     """A line for each output, which leads to its section; nothing for one output."""
     if len(record.outputs) == 1:
         return ""
     rows = [
         f'<tr><td><a href="#output-{number}">{html.escape(name)}</a></td>'
-        f"<td>{html.escape(estimate_text(output))}</td><td>{_badge(output.status)}</td></tr>"
+        f"<td>{html.escape(estimate_text(output))}</td><td>{badge(output.status)}</td></tr>"
         for number, (name, output) in enumerate(zip(record.names, record.outputs, strict=True))
     ]
     return f'<nav><table class="contents"><tbody>{"".join(rows)}</tbody></table></nav>'
 
 
-def _badge(status: Status) -> str:
+def badge(status: Status) -> str:
+    """A status, in the colour of what it means."""
     tone = "good" if status is Status.ok else "bad"
     return f'<span class="badge {tone}">{status.name}</span>'
 
@@ -139,7 +152,7 @@ def _section(record: Record, diagnosis: Diagnosis, number: int) -> str:
             f'<section id="output-{number}">{heading}',
             f'<p class="number">{html.escape(estimate_text(output))}</p>',
             f'<p class="interval">95 % interval <span>{low:.6g}</span> to <span>{high:.6g}</span> '
-            f"&nbsp;{_badge(output.status)}</p>",
+            f"&nbsp;{badge(output.status)}</p>",
             f'<p class="verdict {tone}"><span>{words}</span></p>',
             _plots(record, number) if number < MAX_PLOTTED else "",
             "</section>",
@@ -155,7 +168,11 @@ def _words() -> str:
 
 
 def _tables(record: Record, diagnoses: tuple[Diagnosis, ...]) -> str:
-    tables = summarise(record, diagnoses).tables
+    return numbers(summarise(record, diagnoses).tables)
+
+
+def numbers(tables: Sequence[Table]) -> str:
+    """The tables, each of which scrolls by itself where the page is narrow."""
     wrapped = [f'<div class="scroll" tabindex="0">{table_html(table)}</div>' for table in tables]
     return "\n".join(["<h2>Numbers</h2>", *wrapped])
 
@@ -175,6 +192,11 @@ def _settings(record: Record) -> str:
     }
     if record.run.notes:
         settings["notes"] = "; ".join(record.run.notes)
+    return settings_list(settings)
+
+
+def settings_list(settings: Mapping[str, str]) -> str:
+    """Names and values, one below the other."""
     rows = [
         f"<dt>{html.escape(name)}</dt><dd>{html.escape(value)}</dd>"
         for name, value in settings.items()
@@ -196,25 +218,42 @@ def _plots(record: Record, output: int) -> str:
 
 def _plot_element(entry: RegisteredPlot, record: Record, output: int) -> str:
     panels = entry.panels_for(record, output)
-    caption = html.escape(entry.caption)
-    kind = ' class="wide"' if _is_wide(panels) else ""
-    svg = _inline(_svg(entry, record, output, panels), caption)
-    return f"<figure{kind}>{svg}<figcaption>{caption}</figcaption></figure>\n"
+
+    def draw(figure: Any) -> None:
+        axes = figure.subplots(panels.rows, panels.columns, sharex=panels.share_x)
+        for ax in figure.axes:
+            ax.patch.set_alpha(0.0)
+        entry.draw(record, output, axes)
+
+    salt = f"{entry.name} {output}"
+    return figure_of(draw, entry.caption, _size(panels), salt=salt, is_wide=_is_wide(panels))
 
 
-def _svg(entry: RegisteredPlot, record: Record, output: int, panels: Panels) -> str:
+def figure_of(
+    draw: Callable[[Any], None],
+    caption: str,
+    size: tuple[float, float],
+    *,
+    salt: str,
+    is_wide: bool = False,
+) -> str:
+    """A picture with its caption, as an element of the page; `draw` takes Matplotlib's figure."""
+    escaped = html.escape(caption)
+    kind = ' class="wide"' if is_wide else ""
+    svg = _inline(_svg(draw, size, salt), escaped)
+    return f"<figure{kind}>{svg}<figcaption>{escaped}</figcaption></figure>\n"
+
+
+def _svg(draw: Callable[[Any], None], size: tuple[float, float], salt: str) -> str:
     try:
         import matplotlib as mpl
         from matplotlib.figure import Figure
     except ImportError as error:
         raise ImportError("a report needs matplotlib: pip install 'estimand[plots]'") from error
-    with mpl.rc_context(_style(salt=f"{entry.name} {output}")):
-        figure = Figure(figsize=_size(panels), layout="constrained")
+    with mpl.rc_context(_style(salt=salt)):
+        figure = Figure(figsize=size, layout="constrained")
         figure.patch.set_alpha(0.0)
-        axes = figure.subplots(panels.rows, panels.columns, sharex=panels.share_x)
-        for ax in figure.axes:
-            ax.patch.set_alpha(0.0)
-        entry.draw(record, output, axes)
+        draw(figure)
         buffer = io.StringIO()
         figure.savefig(buffer, format="svg", metadata={"Date": None})
     return buffer.getvalue()

@@ -27,6 +27,7 @@ from estimand.model.numpyro.program import (
     rebound,
 )
 from estimand.model.numpyro.questions import Derived
+from estimand.model.numpyro.study import Study
 
 __all__ = [
     "CONCRETE",
@@ -45,6 +46,7 @@ __all__ = [
     "NumpyroModel",
     "Perturbed",
     "SiteDistributions",
+    "Study",
     "Values",
     "at_settings",
     "bind",

@@ -1,0 +1,70 @@
+"""One self-contained page about an answer that is made of several estimates.
+
+Needs matplotlib: ``pip install 'estimand[plots]'``.
+"""
+
+from __future__ import annotations
+
+import html
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
+
+from estimand.trust import Status
+from estimand.view.report import badge, figure_of, footer, framed, numbers, settings_list
+from estimand.view.tables import Table
+
+
+class Drawing(NamedTuple):
+    """A plot of an answer on one pair of axes, with its caption and its size in inches."""
+
+    draw: Callable[[Any], Any]
+    caption: str
+    size: tuple[float, float] = (4.6, 3.5)
+
+
+class AnswerPage(NamedTuple):
+    """What the page has: the answer first, then the verdict, plots, tables, settings and sources.
+
+    `sources` has the text of each program, by name.
+    """
+
+    title: str
+    answer: str
+    detail: str
+    status: Status
+    verdict: str
+    drawings: tuple[Drawing, ...]
+    tables: tuple[Table, ...]
+    settings: Mapping[str, str]
+    sources: Mapping[str, str]
+    versions: Mapping[str, str]
+
+    def to_html(self) -> str:
+        """The page as text."""
+        tone = "good" if self.status else "bad"
+        pieces = [
+            f"<header><h1>{html.escape(self.title)}</h1></header>",
+            f'<section id="answer"><p class="number">{html.escape(self.answer)}</p>',
+            f'<p class="interval">{html.escape(self.detail)} &nbsp;{badge(self.status)}</p>',
+            f'<p class="verdict {tone}"><span>{html.escape(self.verdict)}</span></p>',
+            f'<div class="plots">{"".join(map(self._figure, range(len(self.drawings))))}</div>',
+            "</section>",
+            numbers(self.tables),
+            settings_list(self.settings),
+            *(
+                f"<h2>{html.escape(name)}</h2>\n<pre>{html.escape(source)}</pre>"
+                for name, source in self.sources.items()
+            ),
+            footer(self.versions),
+        ]
+        return framed(self.title, pieces)
+
+    def _figure(self, number: int) -> str:
+        drawing = self.drawings[number]
+
+        def draw(figure: Any) -> None:
+            ax = figure.subplots()
+            ax.patch.set_alpha(0.0)
+            drawing.draw(ax)
+
+        return figure_of(draw, drawing.caption, drawing.size, salt=f"answer {number}")
