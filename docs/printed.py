@@ -32,7 +32,9 @@ class Block(NamedTuple):
 
 
 def blocks_of(text: str) -> list[Block]:
-    return [Block(*match.groups(default=""), match.span(3)) for match in _FENCE.finditer(text)]
+    return [
+        Block(match[1], match[2] or "", match[3], match.span(3)) for match in _FENCE.finditer(text)
+    ]
 
 
 def outline(text: str) -> str:
