@@ -275,3 +275,30 @@ def test_radiata_pine(rng_key: jax.Array) -> None:
     row = found.models["density"]
     error = math.hypot(row.log_bayes_factor_error, 1e-5)
     assert_estimate(row.log_bayes_factor, error, -8.42368)
+
+
+# --- terms of a density ---
+
+
+def two_widths() -> None:
+    """A wide mode, and one of a twentieth of its width in four dimensions with 27 % of the mass."""
+    x = numpyro.sample("x", dist.Normal(0.0, 3.0).expand([4]).to_event(1))
+    wide, narrow = (dist.Normal(-2.0, 1.0), dist.Normal(3.0, 0.05))
+    both = (jnp.sum(mode.log_prob(x)) for mode in (wide, narrow))
+    numpyro.factor("modes", jnp.logaddexp(*both))
+
+
+def test_each_term_of_a_density_is_explored() -> None:
+    wide, narrow = (
+        4 * stats.norm.logpdf(mean, 0.0, math.hypot(3.0, sd))
+        for mean, sd in ((-2.0, 1.0), (3.0, 0.05))
+    )
+    truth = float(np.logaddexp(wide, narrow))
+
+    @ep.expectation
+    def program() -> Any:
+        two_widths()
+        return 0.0
+
+    for asked in (two_widths, program()):
+        assert_log_z(ep.log_evidence(asked), truth)

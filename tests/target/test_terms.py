@@ -57,6 +57,10 @@ SUMS: dict[str, tuple[Callable, Callable]] = {
         lambda x: [x[0] * one_hot(x[0] > x[1]), x[1] * one_hot(x[1] > x[0])],
     ),
     "mean": (lambda x: jnp.mean(x), lambda x: list(x / NUM_INPUTS)),
+    "a number beside many": (
+        lambda x: jnp.sum(jnp.reshape(x[0] + x[1] * jnp.arange(400.0), (20, 20))),
+        lambda x: [400 * x[0], 79_800 * x[1]],
+    ),
     "dot": (lambda x: jnp.dot(x, jnp.arange(4.0)), lambda x: list(x * np.arange(4.0))),
     "mean of sums of many": (
         lambda x: jnp.mean(x[0] * jnp.arange(100.0) + 1e6 * (x[1] > jnp.arange(100.0))),

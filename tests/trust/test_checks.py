@@ -44,6 +44,12 @@ def test_the_requested_error_may_be_exceeded_by_half() -> None:
     assert finding.detail == "relative error 25 %; 0.05 % requested"
 
 
+def test_an_error_beyond_all_numbers_is_refused_as_any_other() -> None:
+    [finding] = check_goal(output(1e3, 1e200), Goal(1e-2))
+    assert finding.status is Status.not_converged
+    assert finding.lack == math.inf
+
+
 def test_without_slack_the_goal_is_the_goal() -> None:
     assert check_goal(output(2.0, 0.02), Goal(0.01), slack=1.0) == []
     (finding,) = check_goal(output(2.0, 0.0201), Goal(0.01), slack=1.0)

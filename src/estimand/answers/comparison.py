@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import math
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import Executor
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -252,7 +252,8 @@ def compare(
     require_precision("compare", precision)
     bound = {str(name): as_bound(f"compare: {name}", model) for name, model in models.items()}
     shares = _prior_of(list(bound), prior)
-    output = _common_output(bound) if average else None
+    bare = {str(name) for name, model in models.items() if not isinstance(model, Bound)}
+    output = _common_output(bound, bare) if average else None
     method, key = auto_for("compare", method), records.as_key(rng_key)
     settings: dict[str, Any] = {
         "precision": precision,
@@ -298,8 +299,9 @@ def _prior_of(names: list[str], prior: Mapping[str, float] | None) -> dict[str, 
     return {name: prior[name] / total for name in names}
 
 
-def _common_output(models: Mapping[str, Bound]) -> Output:
-    lacking = [name for name, model in models.items() if model.output is None]
+def _common_output(models: Mapping[str, Bound], bare: Collection[str]) -> Output:
+    """What all models return; `bare` ones are models of NumPyro, whose values are not asked for."""
+    lacking = [name for name, model in models.items() if model.output is None or name in bare]
     if lacking:
         raise TypeError(f"compare: average needs a return value, and {lacking} have none.")
     outputs = {name: model.output for name, model in models.items() if model.output is not None}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import functools
 import math
 import time
 from collections.abc import Callable, Iterator
@@ -215,7 +216,18 @@ def as_bound(owner: str, model: Any, args: tuple = (), kwargs: dict | None = Non
         model = model.model
     if not callable(model):
         raise TypeError(f"{owner}: expected a program called with its data, got {model!r}.")
-    return bind(ExpectationProgram(model), args, kwargs or {}, needs_output=False)
+    return bind(ExpectationProgram(_counting(model)), args, kwargs or {})
+
+
+def _counting(model: Callable) -> Callable:
+    """A model that returns 1: beside a return value its density is read, too."""
+
+    @functools.wraps(model)
+    def program(*args: Any, **kwargs: Any) -> float:
+        model(*args, **kwargs)
+        return 1.0
+
+    return program
 
 
 def auto_for(owner: str, method: Any) -> Auto:

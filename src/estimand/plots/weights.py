@@ -60,8 +60,9 @@ def plot_weights(record: Record, *, output: int = 0, ax: Axes | None = None) -> 
     ax.set_xlabel("rank of the weight")
     ax.set_ylabel("share of the total weight")
     add_title(ax, record, output)
-    low, high = ax.get_ylim()
-    ax.set_ylim(max(low, 1e-9), max(high, 0.03))
+    # The margins of weights that fall to nothing would be many decades wide.
+    largest = max(float(np.nanmax(_shares(part), initial=0.0)) for part in parts)
+    ax.set_ylim(max(ax.get_ylim()[0], 1e-9), max(2 * largest, 0.03))
     legend_above(ax)
     tidy(ax)
     return ax
@@ -69,9 +70,14 @@ def plot_weights(record: Record, *, output: int = 0, ax: Axes | None = None) -> 
 
 def _draw_tail(ax: Axes, part: PartSummary) -> None:
     style = DENSITIES[part.name]
-    shares = np.exp(part.largest - part.log_z) / part.num_samples
+    shares = _shares(part)
     ranks = np.arange(1, shares.size + 1)
     ax.plot(ranks, shares, style.line, color=style.colour, label=_label(part))
+
+
+def _shares(part: PartSummary) -> np.ndarray:
+    """What the largest weights have of the sum of all."""
+    return np.exp(part.largest - part.log_z) / part.num_samples
 
 
 def _label(part: PartSummary) -> str:

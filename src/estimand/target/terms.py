@@ -400,9 +400,10 @@ def _total(splitter: _Splitter, step: Step, element: Element) -> list[_Piece] | 
                 return pieces
     axes = step.params["axes"]
     reduce = jnp.any if step.name == "reduce_or" else jnp.sum
+    whole = _spread(splitter, operand, splitter.pieces(operand, None))
     return [
         piece._replace(value=functools.partial(_reduced, reduce, piece.value, axes, element))
-        for piece in splitter.pieces(operand, None)
+        for piece in whole
     ]
 
 
@@ -411,6 +412,11 @@ def _reduced(
 ) -> Any:
     result = reduce(value(env), axis=axes)
     return result if element is None else result[element]
+
+
+def _spread(splitter: _Splitter, index: int, pieces: list[_Piece]) -> list[_Piece]:
+    """Pieces of a variable with its shape: a term may be a number beside a vector."""
+    return _mapped(lambda value: jnp.broadcast_to(value, splitter.shape(index)), pieces)
 
 
 def _inner(splitter: _Splitter, step: Step, element: Element) -> list[_Piece] | None:
@@ -437,7 +443,8 @@ def _moved(splitter: _Splitter, step: Step, element: Element) -> list[_Piece] | 
         return None if source is None else splitter.pieces(*source)
     if len(step.inputs) > 1:
         return None
-    return _mapped(lambda value: step.apply(value)[0], splitter.pieces(step.inputs[0], None))
+    whole = _spread(splitter, step.inputs[0], splitter.pieces(step.inputs[0], None))
+    return _mapped(lambda value: step.apply(value)[0], whole)
 
 
 def _threshold(splitter: _Splitter, step: Step, element: Element) -> list[_Piece] | None:

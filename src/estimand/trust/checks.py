@@ -91,7 +91,8 @@ def check_goal(output: OutputEstimate, goal: Goal, slack: float = SLACK) -> list
         share = output.standard_error / output.error_scale
         detail = f"relative error {percent(share)}; {goal.text}"
         allowed = goal.allowed(output)
-        lack = (output.standard_error / allowed) ** 2 if 0 < allowed < math.inf else 0.0
+        excess = output.standard_error / allowed if 0 < allowed < math.inf else 0.0
+        lack = excess * excess  # A power would raise an error where it overflows.
     else:
         detail, lack = f"no error is known; {goal.text}", 0.0
     return [Finding(Status.not_converged, None, detail, "goal", lack)]

@@ -10,7 +10,8 @@ WORDS = {
     "relative error": "The standard error, divided by the value.",
     "ESS": "Effective sample size: how many independent draws the weighted ones are worth.",
     "Pareto k": "How heavy the tail of the weights is. Below 0.7 their average can be trusted; "
-    "above, a few draws decide.",
+    "above, a few draws may decide, and do where one of them holds more than 0.2 % of the weight: "
+    "both together refuse an estimate.",
     "cancellation": "How much of E|f| is left when the negative part is subtracted from the "
     "positive one: 1 for an f of one sign, near 0 where its signs cancel.",
     "share of error": "How much of the variance of the estimate comes from this part.",

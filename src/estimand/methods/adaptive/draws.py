@@ -443,7 +443,7 @@ def part_variance(means: Means, part: Part) -> float:
     found = means.of(part)
     if not found.mean:
         return math.inf
-    return float((found.deviations**2).sum()) + found.rounding**2
+    return float((found.deviations**2).sum()) + found.rounding * found.rounding
 
 
 def part_evidence(means: Means, part: Part, unseen: float = 0.0) -> Evidence:

@@ -183,4 +183,4 @@ def lack_of(plan: Plan, state: State) -> Lack:
         return Lack(missing, max(missing, variance / (AIM * goal.relative) ** 2), fit)
     outputs = tuple(output_estimate(means, output) for output in range(plan.density.num_outputs))
     errors = [output.standard_error / (AIM * goal.allowed(output)) for output in outputs]
-    return Lack(missing, max(missing, *(error**2 for error in errors)), fit, outputs)
+    return Lack(missing, max(missing, *(error * error for error in errors)), fit, outputs)
