@@ -24,6 +24,7 @@ from estimand.density import Density, margins
 from estimand.record import quantile
 from estimand.runtime import compiled_per_model
 from estimand.sampling import CHUNK, in_chunks, vmapped
+from estimand.sensitivity.edges import jumping
 from estimand.trust import (
     Evidence,
     Finding,
@@ -40,6 +41,8 @@ from estimand.trust import (
 # further one is half as wide. So many are looked at together, and more where these disagree.
 WIDTH = 0.2
 NUM_WIDTHS, MAX_WIDTHS = 5, 13
+# How wide a softened comparison of counts is: e⁻²⁵ is left of the next count.
+COUNT_WIDTH = 0.02
 # Differences between widths, in their errors, up to which they agree.
 AGREED = 2.0
 # Effective draws on each side of a boundary from which on its derivative is known.
@@ -79,6 +82,30 @@ _ONE_SIDED = Finding(
     "a comparison in the return value moves with this, and there are few draws close to its "
     "boundary on one side of it: ask for a smaller error, as with ep.Auto(relative_error=0.001)",
     "size",
+)
+_EDGE = Finding(
+    Status.not_converged,
+    None,
+    "the density jumps as this moves, at the end of a support or in a step of the likelihood, where "
+    "the draws have mass, and the derivative misses what crosses there: take the difference of two "
+    "estimates, with this a little larger and smaller",
+    "jumps",
+)
+_HIDDEN_EDGE = Finding(
+    Status.not_converged,
+    None,
+    "the density may jump as this moves, in a loop, a branch or a rounding that shows no "
+    "comparison, and the derivative misses that: take the difference of two estimates, with this a "
+    "little larger and smaller",
+    "jumps",
+)
+_TIED = Finding(
+    Status.not_converged,
+    None,
+    "a comparison in the return value moves with this, and there one compares numbers that are "
+    "equal at some draws, as sums of indicators are: count with integers or booleans, as in "
+    "jnp.sum(x > limit) >= 2",
+    "jumps",
 )
 _NOTHING: tuple[Finding, ...] = ()
 _SIGNS = {"normaliser": 0, "plus": 1, "minus": -1}
@@ -160,7 +187,7 @@ def derivatives(
     is_moving = moving.any(axis=0)
     is_soft = bool(is_moving.any()) and _are_shared(parts)
     if is_soft:
-        spread = _spread(asked, parts)
+        spread, is_tied = _spread(asked, parts)
         asked = asked.softened(spread, 0)
     sums = _summed(asked, parts, moving)
     edges = [_NOTHING] * asked.size
@@ -171,6 +198,8 @@ def derivatives(
             asked = asked.softened(spread, sums.num_widths - 1)
             sums = sums.with_narrower(_summed(asked, parts, moving))
         edges = crossing.findings
+        if is_tied:
+            edges = [(_TIED,) if moves else _NOTHING for moves in is_moving]
         value, error = crossing.value, crossing.standard_error
         degrees = crossing.degrees
     else:
@@ -178,6 +207,10 @@ def derivatives(
         value, error, degrees = found.value[0], found.standard_error[0], found.degrees
     error = np.sqrt(error**2 + sums.excess(parts, value))
     against = _findings(output, parts, sums, error)
+    jumps = _jumping(asked, parts)
+    edges = [
+        (*found, _EDGE) if jumps[element] else found for element, found in enumerate(edges)
+    ]
     scale, results, start = thresholds.exp(log_scale), [], 0
     for name, place in wanted:
         at = np.asarray(density.arrays[place], float)
@@ -201,10 +234,23 @@ def _is_weak(output: OutputEstimate, findings: tuple[Finding, ...]) -> bool:
     return any(item.check == "size" and item not in output.findings for item in findings)
 
 
+def _jumping(asked: _Asked, parts: list[_Part]) -> np.ndarray:
+    """For every element whether γ jumps as it moves, where any part has its draws."""
+    density = dataclasses.replace(asked.density, scales=None, softness=None)
+    sets = [parts] if _are_shared(parts) else [[part] for part in parts]
+    found = np.zeros(asked.size, bool)
+    for some in sets:
+        positions = np.asarray(some[0].positions)
+        found |= jumping(density, asked.places, positions, _all_weights(some))
+    return found
+
+
 def _missed(asked: _Asked, place: int, is_moving: np.ndarray) -> Finding | None:
     """Why the derivative by an array cannot be known, if there is a reason."""
     if asked.density.may_jump(place):
         return _HIDDEN
+    if asked.density.has_hidden_edges(place):
+        return _HIDDEN_EDGE
     return _INSIDE if is_moving.any() and asked.density.scales is None else None
 
 
@@ -284,17 +330,19 @@ class _Asked(NamedTuple):
     def softened(self, spread: np.ndarray, first: int) -> _Asked:
         """With soft versions of every output, from one of the widths on."""
         widths = WIDTH * 0.5 ** np.arange(first, first + NUM_WIDTHS)
-        return self._replace(density=self.density.softened(spread, widths))
+        scales = np.where(self.density.counts, COUNT_WIDTH / widths[:, None], spread)
+        return self._replace(density=self.density.softened(scales, widths))
 
 
-def _spread(asked: _Asked, parts: list[_Part]) -> np.ndarray:
-    """How far the margins spread under γ|f|."""
-    weights = _all_weights(parts[1:])
-    is_there = np.flatnonzero(weights > 0)
+def _spread(asked: _Asked, parts: list[_Part]) -> tuple[np.ndarray, bool]:
+    """How far the margins spread under γ|f|, and whether any is 0 at a draw."""
+    is_there = np.flatnonzero(_all_weights(parts) > 0)
+    weights = _all_weights(parts[1:])[is_there]
     seen = in_chunks(functools.partial(margins, asked.density), parts[0].positions[is_there])
-    share = weights[is_there] / weights[is_there].sum()
+    share = weights / weights.sum()
+    is_tied = bool((seen == 0).any())
     seen = np.where(np.isfinite(seen), seen, 0.0)
-    return np.sqrt(np.maximum(share @ seen**2 - (share @ seen) ** 2, 0.0))
+    return np.sqrt(np.maximum(share @ seen**2 - (share @ seen) ** 2, 0.0)), is_tied
 
 
 class _Score(NamedTuple):
@@ -531,6 +579,7 @@ def _sums_of_set(asked: _Asked, parts: list[_Part], moving: np.ndarray) -> _SetS
     is_moving = moving.any(axis=0)
     # By width, side and element.
     besides = np.zeros((2, num_widths, 2, size))
+    scales = np.asarray(asked.density.scales)[0] if num_widths else np.zeros(0)
     positions, replicate = np.asarray(parts[0].positions), parts[0].replicate
     num_replicates = int(replicate.max()) + 1
     rows = np.flatnonzero(_all_weights(parts) > 0)
@@ -560,7 +609,7 @@ def _sums_of_set(asked: _Asked, parts: list[_Part], moving: np.ndarray) -> _SetS
             pieces += [weights[:, None], weighted]
         if num_widths:
             soft = _soft_pieces(parts, some, score, is_moving)
-            is_beyond = _is_beyond(score.margins, np.asarray(asked.density.scales), moving)
+            is_beyond = _is_beyond(score.margins, scales, moving)
             for k, piece in enumerate(soft):
                 for side in (False, True):
                     sizes = np.where(is_beyond == side, np.abs(piece), 0.0)
