@@ -47,6 +47,9 @@ COUNT_WIDTH = 0.02
 AGREED = 2.0
 # Effective draws on each side of a boundary from which on its derivative is known.
 ENOUGH_BESIDE = 25.0
+# A derivative of which few draws speak is as good as 0 if it changes the expectation by less than
+# this share where its boundary is moved by the spread of the margin.
+NEGLIGIBLE = 1e-3
 # Shares that count as an error: of what the extrapolation to no width changes, and of the
 # difference from the next narrower pair of widths.
 BIAS_SHARE, NEXT_SHARE = 0.1, 0.5
@@ -86,8 +89,8 @@ _ONE_SIDED = Finding(
 _EDGE = Finding(
     Status.not_converged,
     None,
-    "the density jumps as this moves, at the end of a support or in a step of the likelihood, where "
-    "the draws have mass, and the derivative misses what crosses there: take the difference of two "
+    "the density jumps as this moves, at the end of a support or in a step of the likelihood, "
+    "where the draws have mass, and the derivative misses what crosses there: take the difference of two "
     "estimates, with this a little larger and smaller",
     "jumps",
 )
@@ -183,16 +186,18 @@ def derivatives(
     parts, log_scale = _parts(output)
     density = density.part("gamma2", number)
     asked = _Asked.of(density, number, tuple(place for _, place in wanted))
-    moving = _moving(asked, parts)
-    is_moving = moving.any(axis=0)
+    rates = _rates(asked, parts)
+    moving = rates > 0
+    is_moving = np.any(moving, axis=0, keepdims=True)[0]
     is_soft = bool(is_moving.any()) and _are_shared(parts)
     if is_soft:
         spread, is_tied = _spread(asked, parts)
+        usual = _usual(rates, spread)
         asked = asked.softened(spread, 0)
     sums = _summed(asked, parts, moving)
     edges = [_NOTHING] * asked.size
     if is_soft:
-        while not (crossing := _crossing(sums, is_moving)).is_settled and (
+        while not (crossing := _crossing(sums, is_moving, usual)).is_settled and (
             sums.num_widths < MAX_WIDTHS
         ):
             asked = asked.softened(spread, sums.num_widths - 1)
@@ -208,9 +213,7 @@ def derivatives(
     error = np.sqrt(error**2 + sums.excess(parts, value))
     against = _findings(output, parts, sums, error)
     jumps = _jumping(asked, parts)
-    edges = [
-        (*found, _EDGE) if jumps[element] else found for element, found in enumerate(edges)
-    ]
+    edges = [(*own, _EDGE) if jumps[k] else own for k, own in enumerate(edges)]
     scale, results, start = thresholds.exp(log_scale), [], 0
     for name, place in wanted:
         at = np.asarray(density.arrays[place], float)
@@ -331,7 +334,7 @@ class _Asked(NamedTuple):
         """With soft versions of every output, from one of the widths on."""
         widths = WIDTH * 0.5 ** np.arange(first, first + NUM_WIDTHS)
         scales = np.where(self.density.counts, COUNT_WIDTH / widths[:, None], spread)
-        return self._replace(density=self.density.softened(scales, widths))
+        return self._replace(density=self.density.softened(scales, widths.tolist()))
 
 
 def _spread(asked: _Asked, parts: list[_Part]) -> tuple[np.ndarray, bool]:
@@ -392,8 +395,8 @@ def _scores(
 def _margin_slopes(
     density: Density, positions: jax.Array, places: tuple[int, ...]
 ) -> tuple[jax.Array, ...]:
-    """For every comparison and element of some arrays whether the one moves with the other at any
-    position."""
+    """For every comparison and element of some arrays how fast the one moves with the other, as a
+    mean over positions."""
 
     def seen(chosen: tuple[jax.Array, ...], position: jax.Array) -> jax.Array:
         arrays = list(density.arrays)
@@ -403,19 +406,25 @@ def _margin_slopes(
 
     chosen = tuple(density.arrays[place] for place in places)
     slopes = jax.vmap(lambda position: jax.jacfwd(seen)(chosen, position))(positions)
-    return tuple(
-        jnp.any(slope != 0, axis=0).reshape(slope.shape[1], -1) for slope in slopes
-    )
+    return tuple(jnp.mean(jnp.abs(slope), axis=0).reshape(slope.shape[1], -1) for slope in slopes)
 
 
-def _moving(asked: _Asked, parts: list[_Part]) -> np.ndarray:
-    """For every comparison in f and every element whether the one moves with the other."""
+def _rates(asked: _Asked, parts: list[_Part]) -> np.ndarray:
+    """For every comparison in f and every element how fast the one moves with the other."""
     if not asked.density.has_comparisons:
-        return np.zeros((0, asked.size), bool)
+        return np.zeros((0, asked.size))
     heaviest = np.argsort(_all_weights(parts[1:] if _are_shared(parts) else parts[-1:]))[-NUM_SEEN:]
     rows = np.asarray(parts[-1].positions)[heaviest]
     found = _margin_slopes(asked.density, jnp.asarray(rows), asked.places)
-    return np.concatenate(found, axis=1)
+    # What is not a number moves, too.
+    return np.nan_to_num(np.concatenate(found, axis=1), nan=np.inf)
+
+
+def _usual(rates: np.ndarray, spread: np.ndarray) -> np.ndarray:
+    """The derivative of each element whose boundary, moved by a spread, changes all of E[f]."""
+    with np.errstate(invalid="ignore", divide="ignore"):
+        each = rates / spread[:, None]
+    return np.where((rates > 0) & (spread[:, None] > 0), each, np.inf).min(axis=0, initial=np.inf)
 
 
 # --- sums over draws ---
@@ -462,11 +471,17 @@ class _Sums(NamedTuple):
         z2, score = each[0, 0], each[0, 1:]
         signs = np.asarray(self.signs[1:], float)
         z1, scores = signs @ each[1:, 0], signs @ each[1:, 1:]
-        crossing = np.zeros((1, self.size))
-        if self.is_soft:
-            soft = columns[count * width :].reshape(self.num_widths, self.size)
-            crossing = np.concatenate([soft, (4 * soft[1:] - soft[:-1]) / 3])
-        return (scores + crossing) / z2 - z1 * score / z2**2
+        within = scores / z2 - z1 * score / z2**2
+        if not self.is_soft:
+            return within[None]
+        soft = columns[count * width :].reshape(self.num_widths, self.size)
+        return within + np.concatenate([soft, (4 * soft[1:] - soft[:-1]) / 3]) / z2
+
+    def within(self, *means: np.ndarray) -> np.ndarray:
+        """The derivatives without what crosses boundaries."""
+        count = len(self.signs) * (1 + self.size)
+        bare = self._replace(num_widths=0)
+        return bare.formula(np.concatenate(means)[:count])[0]
 
     def excess(self, parts: list[_Part], value: np.ndarray) -> np.ndarray:
         """Variance of the derivatives by what the estimate's own errors have in addition.
@@ -507,7 +522,7 @@ class _Crossing(NamedTuple):
     is_settled: bool
 
 
-def _crossing(sums: _Sums, is_moving: np.ndarray) -> _Crossing:
+def _crossing(sums: _Sums, is_moving: np.ndarray, usual: np.ndarray) -> _Crossing:
     """For every element the widest pair of widths with which all narrower pairs agree."""
     count = sums.num_widths
     pairs = [(k, j) for k in range(count - 1) for j in range(k + 1, count - 1)]
@@ -516,11 +531,11 @@ def _crossing(sums: _Sums, is_moving: np.ndarray) -> _Crossing:
         each = sums.formula(*means)
         narrow, free = each[1:count], each[count:]
         differences = np.stack([free[k] - free[j] for k, j in pairs])
-        return np.concatenate([narrow, free, differences])
+        return np.concatenate([narrow, free, differences, sums.within(*means)[None]])
 
     found = jackknife(formula, *sums.groups)
-    narrow, free, differences = np.split(found.value, [count - 1, 2 * (count - 1)])
-    errors = found.standard_error[2 * (count - 1) :]
+    narrow, free, differences = np.split(found.value[:-1], [count - 1, 2 * (count - 1)])
+    errors = found.standard_error[2 * (count - 1) : -1]
     agree = np.ones((count - 1, sums.size), bool)
     for (k, _), difference, error in zip(pairs, differences, errors, strict=True):
         agree[k] &= np.abs(difference) <= AGREED * error
@@ -535,15 +550,20 @@ def _crossing(sums: _Sums, is_moving: np.ndarray) -> _Crossing:
     error = np.sqrt(own**2 + by_width**2 + by_next**2)
     # With the narrower width of a pair.
     beside = sums.beside[chosen + 1, :, every].min(axis=1)
+    least = np.where(np.isfinite(usual), NEGLIGIBLE * usual, 0.0)
+    crossed = np.abs(value - found.value[-1]) + AGREED * error
+    is_few = is_moving & (beside < ENOUGH_BESIDE)
+    is_nothing = is_few & (crossed <= least)
+    error = np.where(is_nothing, np.maximum(error, least), error)
     findings: list[tuple[Finding, ...]] = []
     for element in range(sums.size):
-        if not is_moving[element]:
+        if not is_moving[element] or is_nothing[element]:
             findings.append(_NOTHING)
-        elif beside[element] < ENOUGH_BESIDE:
+        elif is_few[element]:
             findings.append((_ONE_SIDED,))
         else:
             findings.append(_NOTHING if is_agreed[element] else (_UNSETTLED,))
-    is_open = is_moving & ~is_agreed & (beside >= ENOUGH_BESIDE)
+    is_open = is_moving & ~is_agreed & ~is_few
     return _Crossing(value, error, found.degrees, findings, not is_open.any())
 
 
@@ -576,7 +596,7 @@ class _SetSums(NamedTuple):
 
 def _sums_of_set(asked: _Asked, parts: list[_Part], moving: np.ndarray) -> _SetSums:
     size, num_widths = asked.size, asked.num_widths
-    is_moving = moving.any(axis=0)
+    is_moving = np.any(moving, axis=0, keepdims=True)[0]
     # By width, side and element.
     besides = np.zeros((2, num_widths, 2, size))
     scales = np.asarray(asked.density.scales)[0] if num_widths else np.zeros(0)
@@ -609,7 +629,7 @@ def _sums_of_set(asked: _Asked, parts: list[_Part], moving: np.ndarray) -> _SetS
             pieces += [weights[:, None], weighted]
         if num_widths:
             soft = _soft_pieces(parts, some, score, is_moving)
-            is_beyond = _is_beyond(score.margins, scales, moving)
+            is_beyond = _is_beyond(np.asarray(score.margins), scales, moving)
             for k, piece in enumerate(soft):
                 for side in (False, True):
                     sizes = np.where(is_beyond == side, np.abs(piece), 0.0)

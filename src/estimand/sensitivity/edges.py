@@ -8,6 +8,7 @@ them just across it, whether the density jumps there.
 from __future__ import annotations
 
 import dataclasses
+import itertools
 
 import jax
 import jax.numpy as jnp
@@ -97,7 +98,7 @@ def _probed(
 
     def at(numbers: jax.Array) -> Density:
         arrays = list(density.arrays)
-        pairs = zip(ends[:-1], ends[1:], strict=True)
+        pairs = itertools.pairwise(ends)
         for place, (low, high) in zip(places, pairs, strict=True):
             own = arrays[place]
             arrays[place] = numbers[low:high].reshape(own.shape).astype(own.dtype)

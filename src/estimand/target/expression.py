@@ -718,10 +718,7 @@ def _any(_aval: Any) -> bool:
 
 def _compares(jaxpr: core.Jaxpr, is_meant: Callable[[Any], bool] = _any) -> bool:
     return any(
-        (
-            equation.primitive.name in (*COMPARISONS, *_JUMPS)
-            and is_meant(equation.invars[0].aval)
-        )
+        (equation.primitive.name in (*COMPARISONS, *_JUMPS) and is_meant(equation.invars[0].aval))
         or (
             equation.primitive.name not in _WHOLE_CALLS
             and any(_compares(one, is_meant) for one in core.jaxprs_in_params(equation.params))
