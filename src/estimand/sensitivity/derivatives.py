@@ -90,8 +90,8 @@ _EDGE = Finding(
     Status.not_converged,
     None,
     "the density jumps as this moves, at the end of a support or in a step of the likelihood, "
-    "where the draws have mass, and the derivative misses what crosses there: take the difference of two "
-    "estimates, with this a little larger and smaller",
+    "where the draws have mass, and the derivative misses what crosses there: take the difference "
+    "of two estimates, with this a little larger and smaller",
     "jumps",
 )
 _HIDDEN_EDGE = Finding(
