@@ -265,6 +265,11 @@ class Density:
         """For each of the `margins` whether it is of a count of other comparisons."""
         return np.zeros(0, bool) if self._reading is None else self._reading.counts
 
+    @property
+    def has_nested(self) -> bool:
+        """Whether a comparison in the return expression is of what others decide."""
+        return self._reading is not None and self._reading.has_nested
+
     def has_hidden_edges(self, place: int) -> bool:
         """Whether γ may jump as an array moves, where no comparison shows it."""
         return self._reading is not None and self._reading.auxiliary_may_jump(1 + place)

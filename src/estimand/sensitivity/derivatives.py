@@ -43,6 +43,8 @@ WIDTH = 0.2
 NUM_WIDTHS, MAX_WIDTHS = 5, 13
 # How wide a softened comparison of counts is: e⁻²⁵ is left of the next count.
 COUNT_WIDTH = 0.02
+# Pairs of widths beyond the agreeing one that are skipped where comparisons are of comparisons.
+FURTHER = 2
 # Differences between widths, in their errors, up to which they agree.
 AGREED = 2.0
 # Effective draws on each side of a boundary from which on its derivative is known.
@@ -193,11 +195,12 @@ def derivatives(
     if is_soft:
         spread, is_tied = _spread(asked, parts)
         usual = _usual(rates, spread)
+        further = FURTHER if asked.density.has_nested else 0
         asked = asked.softened(spread, 0)
     sums = _summed(asked, parts, moving)
     edges = [_NOTHING] * asked.size
     if is_soft:
-        while not (crossing := _crossing(sums, is_moving, usual)).is_settled and (
+        while not (crossing := _crossing(sums, is_moving, usual, further)).is_settled and (
             sums.num_widths < MAX_WIDTHS
         ):
             asked = asked.softened(spread, sums.num_widths - 1)
@@ -522,7 +525,7 @@ class _Crossing(NamedTuple):
     is_settled: bool
 
 
-def _crossing(sums: _Sums, is_moving: np.ndarray, usual: np.ndarray) -> _Crossing:
+def _crossing(sums: _Sums, is_moving: np.ndarray, usual: np.ndarray, further: int) -> _Crossing:
     """For every element the widest pair of widths with which all narrower pairs agree."""
     count = sums.num_widths
     pairs = [(k, j) for k in range(count - 1) for j in range(k + 1, count - 1)]
@@ -540,7 +543,7 @@ def _crossing(sums: _Sums, is_moving: np.ndarray, usual: np.ndarray) -> _Crossin
     for (k, _), difference, error in zip(pairs, differences, errors, strict=True):
         agree[k] &= np.abs(difference) <= AGREED * error
     # The narrowest pair agrees with nothing else.
-    chosen = np.where(is_moving, np.argmax(agree, axis=0), 0)
+    chosen = np.where(is_moving, np.argmax(agree, axis=0) + further, 0)
     is_agreed = chosen < count - 2
     chosen = np.minimum(chosen, count - 3)
     every = np.arange(sums.size)

@@ -211,6 +211,12 @@ class Reading:
             found[place] = is_nested and not is_float(self._plan.avals[step.inputs[0]])
         return found
 
+    @property
+    def has_nested(self) -> bool:
+        """Whether one of the comparisons is of what others decide."""
+        is_soft = self._plan.is_soft
+        return any(not is_soft.isdisjoint(step.inputs) for step in self._plan.sources)
+
     def auxiliary_may_jump(self, place: int) -> bool:
         """Whether what comes along with the outputs may jump as an input moves, in a rounding, a
         loop or a branch of which `edges` know nothing.
