@@ -247,6 +247,30 @@ def leave_one_out(
         raise EstimationError(posterior)
     with in_precision(precision), cache_on_disk():
         known = _from_posterior(expectation, site, count, posterior)
+    rows, errors = _settled(expectation, site, known, key, options)
+    result = LeaveOneOut(
+        program=expectation.name,
+        site=site,
+        rows=tuple(rows),
+        elpd=float(sum(row.elpd for row in rows)),
+        standard_error=math.hypot(*errors),
+        num_draws=known.num_draws,
+        posterior=posterior,
+    )
+    if throw and not result.status:
+        raise EstimationError(result)
+    return result
+
+
+def _settled(
+    expectation: Expectation,
+    site: str,
+    known: _Known,
+    key: jax.Array,
+    options: dict[str, Any],
+) -> tuple[list[Prediction], list[float]]:
+    """All rows, those explored of which draws of the posterior do not say it; and errors of the sum
+    of those that are known together."""
     rows = list(known.rows)
     weak = [row.index for row in rows if not row.status and row.index not in known.cutting]
     errors = [known.standard_error]
@@ -262,18 +286,7 @@ def leave_one_out(
         own_key = jax.random.fold_in(key, len(rows) + index)
         rows[index] = _without(expectation, site, rows[index], len(rows), own_key, options)
         errors.append(rows[index].standard_error)
-    result = LeaveOneOut(
-        program=expectation.name,
-        site=site,
-        rows=tuple(rows),
-        elpd=float(sum(row.elpd for row in rows)),
-        standard_error=math.hypot(*errors),
-        num_draws=known.num_draws,
-        posterior=posterior,
-    )
-    if throw and not result.status:
-        raise EstimationError(result)
-    return result
+    return rows, errors
 
 
 class _Known(NamedTuple):
