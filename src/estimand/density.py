@@ -260,12 +260,31 @@ class Density:
         """Whether an output may jump as an array moves, where no comparison can be softened."""
         return self._reading is not None and self._reading.may_jump(1 + place)
 
+    @property
+    def counts(self) -> np.ndarray:
+        """For each of the `margins` whether it is of a count of other comparisons."""
+        return np.zeros(0, bool) if self._reading is None else self._reading.counts
+
+    @property
+    def has_nested(self) -> bool:
+        """Whether a comparison in the return expression is of what others decide."""
+        return self._reading is not None and self._reading.has_nested
+
+    def has_hidden_edges(self, place: int) -> bool:
+        """Whether γ may jump as an array moves, where no comparison shows it."""
+        return self._reading is not None and self._reading.auxiliary_may_jump(1 + place)
+
+    def moves_edges(self, place: int) -> bool:
+        """Whether a comparison in γ moves with an array."""
+        return self._reading is not None and self._reading.moves_edges(1 + place)
+
     def softened(self, scales: np.ndarray, softness: Sequence[float] = (*SOFTNESS, 0.0)) -> Density:
         """The same with a ladder of targets that leads into events which no draw meets.
 
         Args:
             scales: for every comparison in the return expression, the spread of its margins in
-                draws, relative to which it is softened.
+                draws, relative to which it is softened; for `softened_outputs` also a row of these
+                for each rung.
             softness: of each rung of the ladder; 0 is the target itself.
         """
         dtype = jnp.result_type(float)
@@ -396,14 +415,20 @@ class Density:
         assert reading is not None
         assert scales is not None
         softness = jnp.asarray(self.softness, position.dtype)
-        return jax.vmap(lambda soft: reading.softened(soft, scales, position, self.arrays)[1])(
-            softness
-        )
+        scales = jnp.broadcast_to(scales, (softness.size, jnp.shape(scales)[-1]))
+        return jax.vmap(
+            lambda soft, scale: reading.softened(soft, scale, position, self.arrays)[1]
+        )(softness, scales)
 
     def margins(self, position: jax.Array) -> jax.Array:
         """By how much every comparison of the return expression holds at a position."""
         assert self._reading is not None
         return self._reading.margins(position, self.arrays)[1]
+
+    def edges(self, position: jax.Array) -> jax.Array:
+        """By how much every comparison behind γ holds at a position."""
+        assert self._reading is not None
+        return self._reading.edges(position, self.arrays)
 
     def outputs(self, position: jax.Array) -> jax.Array:
         """Every output at a position."""

@@ -71,6 +71,53 @@ def test_rows_that_posterior_draws_cannot_predict_are_explored() -> None:
     assert "explored for 4 of the rows" in str(loo)
 
 
+def test_rows_that_cut_off_a_part_of_the_parameters() -> None:
+    """Without the outermost row there is mass where the posterior with it has none."""
+
+    @ep.expectation
+    def window(y: np.ndarray) -> Any:
+        x = numpyro.sample("x", dist.Normal(0.0, 2.0))
+        with numpyro.plate("rows", y.size):
+            numpyro.sample("y", dist.Uniform(x - 1.0, x + 1.0), obs=y)
+        return x
+
+    def log_evidence(y: np.ndarray) -> float:
+        low, high = laws.norm.cdf([y.max() - 1, y.min() + 1], 0.0, 2.0)
+        return float(np.log(high - low) - y.size * np.log(2.0))
+
+    y = np.array([0.0, 0.4, -0.3, 1.3])
+    loo = ep.leave_one_out(window(y))
+    assert loo.status
+    assert [row.is_explored for row in loo.rows] == [False, False, True, True]
+    for row in loo.rows:
+        truth = log_evidence(y) - log_evidence(np.delete(y, row.index))
+        # Rows within the others' reach have one density everywhere: ½, without an error.
+        error = max(row.standard_error, 1e-12)
+        stats.assert_estimate(row.elpd, error, truth, degrees=15)
+
+
+def test_the_least_of_some_shifted_exponentials() -> None:
+    @ep.expectation
+    def shifted(y: np.ndarray) -> Any:
+        start = numpyro.sample("start", dist.Normal(0.0, 3.0))
+        law = dist.TransformedDistribution(
+            dist.Exponential(1.0), dist.transforms.AffineTransform(start, 1.0)
+        )
+        with numpyro.plate("rows", y.size):
+            numpyro.sample("y", law, obs=y)
+        return start
+
+    def log_evidence(y: np.ndarray) -> float:
+        start = np.linspace(-30.0, y.min(), 2_000_001)
+        logs = laws.norm.logpdf(start, 0.0, 3.0) + y.size * start - y.sum()
+        return float(np.log(np.trapezoid(np.exp(logs), start)))
+
+    y = np.array([0.0, 2.0, 2.5, 3.0])
+    loo = ep.leave_one_out(shifted(y))
+    check(loo, np.asarray([log_evidence(y) - log_evidence(np.delete(y, k)) for k in range(4)]))
+    assert [row.is_explored for row in loo.rows] == [True, False, False, False]
+
+
 @pytest.mark.slow
 def test_intervals_cover() -> None:
     found = [ep.leave_one_out(location(OUTLIER), rng_key=k) for k in range(200)]

@@ -2,7 +2,9 @@
 
 p(yᵢ | the others) = Z2 / Z2₋ᵢ, and Z2₋ᵢ / Z2 is the expectation of 1/p(yᵢ | sites) under the
 posterior: the draws of the posterior give it for rows that do not matter much, and for the others
-it is an expectation like any other, whose target is the posterior without the row.
+it is an expectation like any other, whose target is the posterior without the row. A row whose
+density is 0 for a part of the parameters cuts that part off, and the posterior without it may have
+mass there: then p(yᵢ | the others) is the mean of p(yᵢ | sites) under the posterior without it.
 """
 
 from __future__ import annotations
@@ -24,6 +26,7 @@ from estimand.model import (
     Bound,
     Expectation,
     ProgramError,
+    predicted_row,
     rows_of,
     the_posterior,
     without_rows,
@@ -51,6 +54,10 @@ if TYPE_CHECKING:
 # Rows that are worked on at a time, and that are explored in one estimate.
 BLOCK, GROUP = 32, 4
 MAX_PRINTED = 10
+# Where it is looked whether a row cuts off a part of the parameters: prior draws, and draws of the
+# posterior moved by some of its spreads along all coordinates and along one. And how many of the
+# places where only one row has density 0 are looked at for the rest of the model.
+NUM_SEEN, MOVES, MAX_ALONE = 4096, (0.1, 0.5, 2.0), 64
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -240,17 +247,7 @@ def leave_one_out(
         raise EstimationError(posterior)
     with in_precision(precision), cache_on_disk():
         known = _from_posterior(expectation, site, count, posterior)
-    rows = list(known.rows)
-    weak = [row.index for row in rows if not row.status]
-    errors = [known.standard_error]
-    for number, start in enumerate(range(0, len(weak), GROUP)):
-        indices = weak[start : start + GROUP]
-        explored, error = _explored(
-            expectation, site, [rows[k] for k in indices], jax.random.fold_in(key, number), options
-        )
-        for row in explored:
-            rows[row.index] = row
-        errors.append(error)
+    rows, errors = _settled(expectation, site, known, key, options)
     result = LeaveOneOut(
         program=expectation.name,
         site=site,
@@ -265,12 +262,41 @@ def leave_one_out(
     return result
 
 
+def _settled(
+    expectation: Expectation,
+    site: str,
+    known: _Known,
+    key: jax.Array,
+    options: dict[str, Any],
+) -> tuple[list[Prediction], list[float]]:
+    """All rows, those explored of which draws of the posterior do not say it; and errors of the sum
+    of those that are known together."""
+    rows = list(known.rows)
+    weak = [row.index for row in rows if not row.status and row.index not in known.cutting]
+    errors = [known.standard_error]
+    for number, start in enumerate(range(0, len(weak), GROUP)):
+        indices = weak[start : start + GROUP]
+        explored, error = _explored(
+            expectation, site, [rows[k] for k in indices], jax.random.fold_in(key, number), options
+        )
+        for row in explored:
+            rows[row.index] = row
+        errors.append(error)
+    for index in known.cutting:
+        own_key = jax.random.fold_in(key, len(rows) + index)
+        rows[index] = _without(expectation, site, rows[index], len(rows), own_key, options)
+        errors.append(rows[index].standard_error)
+    return rows, errors
+
+
 class _Known(NamedTuple):
-    """What the posterior's own draws say: rows, and the error of the sum of those that are ok."""
+    """What the posterior's own draws say: rows, the error of the sum of those that are ok, and the
+    rows that cut off a part of the parameters."""
 
     rows: tuple[Prediction, ...]
     standard_error: float
     num_draws: int
+    cutting: tuple[int, ...] = ()
 
 
 def _from_posterior(expectation: Expectation, site: str, count: int, posterior: Estimate) -> _Known:
@@ -300,18 +326,27 @@ def _from_posterior(expectation: Expectation, site: str, count: int, posterior: 
         log_weights[is_there] - log_weights.max(),
         replicate[is_there],
     )
-    rows, sums = [], []
+    elsewhere = _elsewhere(expectation, evidence, draws)
+    num_cut, which = np.zeros(len(elsewhere), int), np.zeros(len(elsewhere), int)
+    rows, columns = [], []
     for start in range(0, count, BLOCK):
         # Blocks of one size: those of the last rows are filled up with the last one.
         block = np.minimum(np.arange(start, start + BLOCK), count - 1)
         bound = without_rows(expectation, site, block, np.zeros(BLOCK))
         density = Density.of(bound).part("gamma2")
         found = -in_chunks(functools.partial(_log_sizes, density), draws.positions)
+        cut = in_chunks(functools.partial(_log_sizes, density), elsewhere) == np.inf
         for k in range(start, min(start + BLOCK, count)):
             row, column = _row(k, draws, found[:, k - start])
             rows.append(row)
-            if row.status:
-                sums.append(column)
+            columns.append(column)
+            num_cut += cut[:, k - start]
+            which += np.where(cut[:, k - start], k, 0)
+    alone = {int(k): elsewhere[(num_cut == 1) & (which == k)] for k in set(which[num_cut == 1])}
+    cutting = tuple(
+        k for k in sorted(alone) if _is_possible(expectation, site, k, count, alone[k][:MAX_ALONE])
+    )
+    sums = [columns[row.index] for row in rows if row.status and row.index not in cutting]
     total = np.exp(draws.log_weights)
     normaliser = np.bincount(draws.replicate, total)
     error = 0.0
@@ -319,7 +354,79 @@ def _from_posterior(expectation: Expectation, site: str, count: int, posterior: 
         table = np.stack([normaliser, *sums], axis=1)
         joint = jackknife(lambda means: np.log(means[0] / means[1:]).sum(), table)
         error = float(joint.standard_error)
-    return _Known(tuple(rows), error, log_weights.size)
+    return _Known(tuple(rows), error, log_weights.size, cutting)
+
+
+def _elsewhere(expectation: Expectation, evidence: Evidence, draws: _Draws) -> np.ndarray:
+    """Positions within and beyond the posterior, among them those where its density is 0."""
+    density = Density.of(the_posterior(expectation))
+    generator = np.random.default_rng(0)
+    share = np.exp(draws.log_weights)
+    share /= share.sum()
+    spread = np.sqrt(share @ (draws.positions - share @ draws.positions) ** 2)
+    shape = NUM_SEEN, draws.positions.shape[1]
+    found = [np.asarray(evidence.positions)[np.asarray(evidence.log_weights) == -np.inf]]
+    if not density.layout.improper_sites:
+        keys = jax.random.split(jax.random.key(0), NUM_SEEN)
+        found.append(np.asarray(_prior_positions(density, keys)))
+    if not density.layout.discrete_sites:
+        for size in MOVES:
+            for is_single in (False, True):
+                moves = size * spread * generator.normal(size=shape)
+                if is_single:
+                    moves *= generator.integers(shape[1], size=NUM_SEEN)[:, None] == np.arange(
+                        shape[1]
+                    )
+                starts = generator.choice(len(share), size=NUM_SEEN, p=share)
+                found.append(draws.positions[starts] + moves)
+    return np.concatenate(found)
+
+
+@compiled_per_model
+def _prior_positions(density: Density, keys: jax.Array) -> jax.Array:
+    return jax.vmap(lambda key: density.draw_prior(key)[0])(keys)
+
+
+def _is_possible(
+    expectation: Expectation, site: str, row: int, count: int, positions: np.ndarray
+) -> bool:
+    """Whether the posterior without a row has mass at any of some positions."""
+    density = Density.of(predicted_row(expectation, site, row, count, 0.0)).part("gamma2")
+    return bool(np.isfinite(in_chunks(functools.partial(_log_gamma, density), positions)).any())
+
+
+@compiled_per_model
+def _log_gamma(density: Density, positions: jax.Array) -> jax.Array:
+    def log_gamma(position: jax.Array) -> jax.Array:
+        terms = density.evaluate(position)[0]
+        return terms.log_prior + terms.log_likelihood
+
+    return vmapped(log_gamma, positions)
+
+
+def _without(
+    expectation: Expectation,
+    site: str,
+    row: Prediction,
+    count: int,
+    rng_key: jax.Array,
+    options: dict[str, Any],
+) -> Prediction:
+    """A row that cuts off a part of the parameters, by the posterior without it."""
+    bound = predicted_row(expectation, site, row.index, count, row.log_density)
+    output = estimate_expectation(bound, rng_key=rng_key, **options).outputs[0]
+    is_known = output.value > 0 and math.isfinite(output.standard_error)
+    ends = output.parts.normaliser, output.parts.plus
+    tails = [end.pareto_k for end in ends if isinstance(end, Evidence)]
+    return dataclasses.replace(
+        row,
+        elpd=row.log_density + (math.log(output.value) if is_known else 0.0),
+        standard_error=output.standard_error / output.value if is_known else math.inf,
+        degrees=output.degrees,
+        pareto_k=max(tails, default=math.nan),
+        is_explored=True,
+        findings=output.findings,
+    )
 
 
 @compiled_per_model

@@ -16,6 +16,7 @@ from estimand.model import (
     LIKELIHOOD,
     PRIOR,
     BranchingExpectation,
+    ConditionalExpectation,
     Expectation,
     ProgramError,
     named_arrays,
@@ -217,6 +218,13 @@ def sensitivity_of(record: Record, expectation: Any, output: int) -> Sensitivity
         ValueError: if the estimate has no independent draws with which to find it.
         ProgramError: if the program is not one that can be differentiated.
     """
+    if isinstance(expectation, ConditionalExpectation):
+        raise ProgramError(
+            f"sensitivity: program {record.program!r} is an expectation given a condition, which "
+            "has no derivatives here. It is the quotient of two expectations that have: that of "
+            "the return value where the condition holds and 0 elsewhere, and the probability of "
+            "the condition; return both from one program without given=."
+        )
     if isinstance(expectation, BranchingExpectation) or not isinstance(expectation, Expectation):
         raise ProgramError(
             f"sensitivity: program {record.program!r} is not one whose density JAX can "

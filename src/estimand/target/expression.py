@@ -51,6 +51,8 @@ _ELEMENTWISE = {
 # Where functions of libraries are, as parts of paths; and JAX's own code around them.
 _LIBRARY_FUNCTIONS = ("/jax/_src/scipy/", "/numpyro/distributions/")
 _JAX = "/jax/_src/"
+# Solvers of differential equations, whose results are smooth up to their tolerance.
+_INTEGRATORS = ("/jax/experimental/ode", "/diffrax/")
 # So many bounds at most are computed anew for one branch of a choice.
 _MAX_RECOMPUTED = 12
 # A bound that cuts off less than this of a known range guards against rounding.
@@ -690,12 +692,36 @@ def has_jump(step: Step) -> bool:
     return step.name in _JUMPS or any(map(_compares, inner))
 
 
-def _compares(jaxpr: core.Jaxpr) -> bool:
+def has_float_jump(step: Step) -> bool:
+    """Whether a step rounds, or is a loop or a branch that compares floating-point numbers.
+
+    Not so functions of libraries, and integrators, whose steps are chosen that way.
+    """
+    if step.name in _WHOLE_CALLS or step.equation is None or step.is_internal:
+        return False
+    if _is_from(step, _INTEGRATORS):
+        return False
+    inner = list(core.jaxprs_in_params(step.equation.params))
+    return step.name in _JUMPS or any(_compares(jaxpr, is_float) for jaxpr in inner)
+
+
+def _is_from(step: Step, folders: tuple[str, ...]) -> bool:
+    """Whether any of some folders has code that made a step."""
+    traceback = getattr(getattr(step.equation, "source_info", None), "traceback", None)
+    paths = [] if traceback is None else [frame.file_name for frame in traceback.frames]
+    return any(folder in path.replace("\\", "/") for path in paths for folder in folders)
+
+
+def _any(_aval: Any) -> bool:
+    return True
+
+
+def _compares(jaxpr: core.Jaxpr, is_meant: Callable[[Any], bool] = _any) -> bool:
     return any(
-        equation.primitive.name in (*COMPARISONS, *_JUMPS)
+        (equation.primitive.name in (*COMPARISONS, *_JUMPS) and is_meant(equation.invars[0].aval))
         or (
             equation.primitive.name not in _WHOLE_CALLS
-            and any(map(_compares, core.jaxprs_in_params(equation.params)))
+            and any(_compares(one, is_meant) for one in core.jaxprs_in_params(equation.params))
         )
         for equation in jaxpr.eqns
     )

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NamedTuple
 
 import jax
@@ -31,6 +31,7 @@ from estimand.target.expression import (
     Step,
     analyse,
     element_inputs,
+    has_float_jump,
     has_jump,
     has_number_rule,
     is_event,
@@ -200,6 +201,86 @@ class Reading:
             if not is_seen and not plan.varies.isdisjoint(step.outputs) and has_jump(step):
                 return True
         return False
+
+    @property
+    def counts(self) -> np.ndarray:
+        """For each of the `margins` whether it is of a count of other comparisons."""
+        found = np.zeros(self.num_margins, bool)
+        for step, place in self._plan.sources.items():
+            is_nested = not self._plan.is_soft.isdisjoint(step.inputs)
+            found[place] = is_nested and not is_float(self._plan.avals[step.inputs[0]])
+        return found
+
+    @property
+    def has_nested(self) -> bool:
+        """Whether one of the comparisons is of what others decide."""
+        is_soft = self._plan.is_soft
+        return any(not is_soft.isdisjoint(step.inputs) for step in self._plan.sources)
+
+    def auxiliary_may_jump(self, place: int) -> bool:
+        """Whether what comes along with the outputs may jump as an input moves, in a rounding, a
+        loop or a branch of which `edges` know nothing.
+
+        Args:
+            place: of the input, among the leaves of the arguments.
+        """
+        moved = self._reached([self._plan.inputs[place]])
+        return any(
+            not moved.isdisjoint(step.inputs)
+            and not self._varying.isdisjoint(step.outputs)
+            and has_float_jump(step)
+            for step in self._behind_auxiliary
+        )
+
+    def moves_edges(self, place: int) -> bool:
+        """Whether any of the `edges` moves with an input.
+
+        Args:
+            place: of the input, among the leaves of the arguments.
+        """
+        moved = self._reached([self._plan.inputs[place]])
+        return any(not moved.isdisjoint(step.outputs) for step in self._edges)
+
+    def edges(self, *args: Any) -> jax.Array:
+        """The differences of all comparisons behind what comes along with the outputs, as a vector.
+
+        Such a comparison may be a jump, a kink, or nothing that can be seen.
+        """
+        base = self._plain_layer(args)
+        pieces = [jnp.ravel(_margin(step, base)) for step in self._edges]
+        dtype = self._plan.avals[self._plan.output].dtype
+        return jnp.concatenate([jnp.zeros(0, dtype), *(piece.astype(dtype) for piece in pieces)])
+
+    @functools.cached_property
+    def _behind_auxiliary(self) -> list[Step]:
+        needed, found = set(self._plan.auxiliary), []
+        for step in reversed(self._plan.live):
+            if not needed.isdisjoint(step.outputs):
+                needed.update(step.inputs)
+                found.append(step)
+        return found[::-1]
+
+    @functools.cached_property
+    def _varying(self) -> set[int]:
+        return self._reached(self._plan.inputs[: self.num_varying])
+
+    @functools.cached_property
+    def _edges(self) -> list[Step]:
+        return [
+            step
+            for step in self._behind_auxiliary
+            if step.name in (*COMPARISONS, "sign")
+            and step.outputs[0] in self._varying
+            and all(is_float(self._plan.avals[index]) for index in step.inputs)
+        ]
+
+    def _reached(self, first: Iterable[int]) -> set[int]:
+        """All variables behind the auxiliary that depend on some."""
+        found = set(first)
+        for step in self._behind_auxiliary:
+            if not found.isdisjoint(step.inputs):
+                found.update(step.outputs)
+        return found
 
     def evaluate(self, *args: Any) -> tuple[Any, jax.Array]:
         """What the function gives, as if it was called."""

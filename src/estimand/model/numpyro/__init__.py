@@ -14,7 +14,12 @@ from estimand.model.numpyro.perturbed import (
     named_arrays,
     perturbed,
 )
-from estimand.model.numpyro.pointwise import rows_of, the_posterior, without_rows
+from estimand.model.numpyro.pointwise import (
+    predicted_row,
+    rows_of,
+    the_posterior,
+    without_rows,
+)
 from estimand.model.numpyro.program import (
     CONCRETE,
     Arguments,
@@ -56,6 +61,7 @@ __all__ = [
     "guide_of",
     "named_arrays",
     "perturbed",
+    "predicted_row",
     "propose",
     "rebound",
     "require_same_density",

@@ -9,6 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from numpyro import handlers
+from numpyro.primitives import Messenger
 
 from estimand.model.layout import ProgramError
 from estimand.model.numpyro.program import Expectation, ExpectationProgram, bind
@@ -55,6 +56,47 @@ def without_rows(
     made.name = f"1/p({site}[i])"
     args, kwargs = jax.tree.unflatten(data.treedef, data.leaves[: data.num_data])
     return bind(made, (np.asarray(rows), np.asarray(log_scales, float), *args), kwargs)
+
+
+def predicted_row(
+    expectation: Expectation, site: str, row: int, count: int, log_scale: float
+) -> Expectation:
+    """The same program without a row of its data, with the output p(row | sites) / e^log_scale.
+
+    Its γ has mass where p(row | sites) is 0, which that of `without_rows` has not.
+    """
+    program, data = expectation.program, expectation.data
+    model = program.model
+
+    def predicted(is_kept: Any, scale: Any, *args: Any, **kwargs: Any) -> jax.Array:
+        leaving_out = _LeavingOut(site, is_kept)
+        with leaving_out:
+            model(*args, **kwargs)
+        log_prob = jnp.ravel(leaving_out.log_prob)
+        return jnp.exp(jnp.sum(jnp.where(is_kept, 0.0, log_prob)) - scale)
+
+    made = ExpectationProgram(predicted, enumerate=program.enumerate)
+    made.name = f"p({site}[i])"
+    args, kwargs = jax.tree.unflatten(data.treedef, data.leaves[: data.num_data])
+    return bind(made, (np.arange(count) != row, np.asarray(log_scale, float), *args), kwargs)
+
+
+class _LeavingOut(Messenger):
+    """Masks a row of data, and keeps the log densities of all rows."""
+
+    def __init__(self, site: str, is_kept: Any):
+        super().__init__()
+        self.site, self.is_kept = site, is_kept
+        self.log_prob: Any = None
+
+    def process_message(self, msg: dict) -> None:
+        if msg["type"] != "sample" or msg["name"] != self.site or not msg["is_observed"]:
+            return
+        log_prob = observed_log_prob(msg)
+        if msg["scale"] is not None:
+            log_prob = msg["scale"] * log_prob
+        self.log_prob = log_prob
+        msg["fn"] = msg["fn"].mask(jnp.reshape(self.is_kept, jnp.shape(log_prob)))
 
 
 def the_posterior(expectation: Expectation) -> Expectation:
