@@ -166,8 +166,13 @@ class _Splitter:
             return self.pieces(step.shadows[0], element)
         rule = _RULES.get(step.name)
         found = rule(self, step, element) if rule and not step.shadows else None
-        is_split = found is not None and 1 < len(found) <= MAX_PIECES
-        return found if is_split and found else [whole]
+        if found is None or not 1 < len(found) <= MAX_PIECES:
+            return [whole]
+        if element is not None:
+            return found
+        # Of "x + 1" one term is a scalar, whatever the shape of x is.
+        spread = functools.partial(jnp.broadcast_to, shape=self.shape(index))
+        return _mapped(spread, found)
 
     def place(self, index: int, element: Element) -> Element:
         """The element of an operand that goes into one of the result: axes of size 1 are spread."""

@@ -479,7 +479,8 @@ def _rounding(draws: Draws, part: Part, weights: np.ndarray) -> float:
     is_there = (weights > 0) & np.isfinite(sizes)
     resolution = float(jnp.finfo(jnp.result_type(float)).eps)
     terms = np.multiply(weights, sizes, out=np.zeros(draws.size), where=is_there)
-    return resolution * float(terms.mean())
+    # Its square is a number, too.
+    return min(resolution * float(terms.mean()), 1e100)
 
 
 def output_estimate(means: Means, output: int, parts: Parts | None = None) -> OutputEstimate:

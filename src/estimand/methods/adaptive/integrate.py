@@ -43,6 +43,8 @@ ENOUGH = 1.1
 LEAST_ROUND, MOST_ROUND = 0.25, 1.0
 # The share of the requested error that draws aim at: checks add to it what draws may have missed.
 AIM = 0.97
+# How many times too large an error is counted, at the most: its square is a number, too.
+MOST_LACK = 1e100
 # How often the proposal is fitted again to its own draws, after so many first rounds or more, if so
 # many times more draws are needed, and of a part's own less than this share is effective. A first
 # round on four branches had 505 effective draws of 8,192, and one after a second fit 2,862.
@@ -183,4 +185,5 @@ def lack_of(plan: Plan, state: State) -> Lack:
         return Lack(missing, max(missing, variance / (AIM * goal.relative) ** 2), fit)
     outputs = tuple(output_estimate(means, output) for output in range(plan.density.num_outputs))
     errors = [output.standard_error / (AIM * goal.allowed(output)) for output in outputs]
-    return Lack(missing, max(missing, *(error**2 for error in errors)), fit, outputs)
+    largest = min(max(errors), MOST_LACK)
+    return Lack(missing, max(missing, largest**2), fit, outputs)
