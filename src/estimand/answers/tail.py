@@ -14,6 +14,7 @@ from estimand.estimate import Estimate
 from estimand.model import Derived, Expectation
 from estimand.runtime import compiled_per_model, in_precision
 from estimand.sampling import in_chunks, vmapped
+from estimand.trust import OutputEstimate
 
 # Effective draws beyond the farthest point that is taken from draws; farther out the tail is
 # continued as that of an exponential distribution.
@@ -234,6 +235,24 @@ class ValuesOf:
 @compiled_per_model
 def _outputs_at(density: Density, sites: dict[str, jax.Array]) -> jax.Array:
     return vmapped(lambda values: density.model.assess(values, density.arrays).outputs, sites)
+
+
+def known_by_reading(estimate: Estimate) -> tuple[OutputEstimate, ...]:
+    """The outputs; those that are constants by the bounds of their expressions are exact.
+
+    For a posterior that has mass.
+    """
+    if estimate.density is None:
+        return tuple(estimate.outputs)
+    low, high = estimate.density.bounds.low, estimate.density.bounds.high
+    return tuple(
+        output
+        if low[k] != high[k]
+        else output._replace(
+            value=float(low[k]), standard_error=0.0, upper_bound=float(low[k]), findings=()
+        )
+        for k, output in enumerate(estimate.outputs)
+    )
 
 
 def _itself(_numbers: Any, value: Any) -> Any:
