@@ -37,6 +37,7 @@ PACKAGES = (
     "many",
     "answers",
     "cli",
+    "__main__",
     "__init__",
 )
 # SciPy is imported where it is used, not with the package.

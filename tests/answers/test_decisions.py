@@ -188,3 +188,20 @@ def test_a_utility_without_expectation_is_refused() -> None:
         ep.decide(wild, [1.0, 2.0])()
     assert not caught.value.estimate.status
     assert "No choice can be relied on" in str(caught.value)
+
+
+@pytest.mark.slow
+def test_errors_without_bounds_are_no_crash() -> None:
+    """E[e^x] of an exponential x does not exist, and its errors have squares beyond all numbers."""
+
+    def model() -> None:
+        numpyro.sample("x", dist.Exponential(1.0))
+
+    question = ep.decide(
+        model,
+        [0, 1],
+        utility=lambda sites, action: jnp.where(action == 1, jnp.exp(sites["x"]), 5.0),
+        rng_key=2,
+        throw=False,
+    )
+    assert not question().status

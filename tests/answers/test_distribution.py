@@ -69,3 +69,19 @@ def test_wrong_grids_are_refused() -> None:
         ep.distribution(bound, [1.0, 0.0])
     with pytest.raises(ValueError, match="list of numbers"):
         ep.distribution(bound, 1.0)  # type: ignore[arg-type]
+
+
+def test_beyond_the_ends_of_a_value_it_is_known() -> None:
+    """By the expression; that no draw has met P(f ≤ 0) does not prove that it is 0."""
+
+    @ep.expectation
+    def square() -> Any:
+        return numpyro.sample("u", dist.Uniform(0.0, 1.0)) ** 2
+
+    found = ep.distribution(square(), [-1.0, 0.0, 0.25, 1.0, 2.0], throw=False)
+    assert [status.name == "ok" for status in found.statuses] == [True, False, True, True, True]
+    assert found.cdf[[0, 3, 4]].tolist() == [0.0, 1.0, 1.0]
+    assert found.standard_error[[0, 3, 4]].tolist() == [0.0, 0.0, 0.0]
+    low, high = found.interval()
+    assert low[[0, 3, 4]].tolist() == high[[0, 3, 4]].tolist() == [0.0, 1.0, 1.0]
+    assert "0 exactly" in str(found)

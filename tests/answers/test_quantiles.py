@@ -13,7 +13,7 @@ import pytest
 from scipy import stats
 
 import estimand as ep
-from estimand.answers.tail import Beyond
+from estimand.answers.tail import Beyond, Curve
 from estimand.trust import thresholds
 from problems import evidence as known
 from tests.stats import assert_coverage, assert_estimate
@@ -126,6 +126,66 @@ def test_a_catastrophe_beyond_a_gap() -> None:
     assert_quantile(found.tails[1], 100 + float(stats.norm.isf(0.2)))
     truth = stats.norm.isf((1e-3 - 1e-4) / (1 - 1e-4))
     assert_quantile(found.tails[0], float(truth))
+
+
+@ep.expectation
+def two_lumps() -> Any:
+    weights = dist.Categorical(jnp.array([0.5, 0.5]))
+    lumps = dist.Normal(jnp.array([-10.0, 10.0]), jnp.array([0.1, 0.1]))
+    return numpyro.sample("x", dist.MixtureSameFamily(weights, lumps))
+
+
+def test_a_quantile_beside_a_gap_is_refused() -> None:
+    """P(f > 0) is ½: by an error of 1 % it cannot be told on which side of the gap they are."""
+    found = ep.quantile(two_lumps(), [0.495, 0.5, 0.505], throw=False)
+    truths = [-10 + 0.1 * stats.norm.ppf(0.99), 0.0, 10 + 0.1 * stats.norm.ppf(0.01)]
+    for tail, truth in zip(found.tails, truths, strict=True):
+        assert tail.status is ep.Status.not_converged
+        assert "hardly any mass" in str(tail.findings)
+        assert "smaller relative_error" in str(tail.findings)
+        low, high = tail.interval(0.99999)
+        assert low < -9.7 < 9.7 < high
+        assert low < truth < high
+
+
+def test_a_quantile_near_a_gap() -> None:
+    """The probability beyond the gap is farther from the wanted one than its error."""
+    levels = [0.4, 0.6]
+    found = ep.quantile(two_lumps(), levels)
+    truths = [-10 + 0.1 * stats.norm.ppf(0.8), 10 + 0.1 * stats.norm.ppf(0.2)]
+    for tail, truth in zip(found.tails, truths, strict=True):
+        assert_quantile(tail, float(truth))
+        assert tail.standard_error < 0.01
+
+
+def test_draws_on_both_sides_of_a_threshold_show_a_gap() -> None:
+    """Draws from 0 on, and others from 1 on; 1 is in a gap of the distribution from ½ to 3."""
+    shares = (np.arange(10_000) + 0.5) / 10_000
+    values = np.where(shares < 0.5, shares, 2.0 + 2 * shares)
+    before = Beyond.of(-math.inf, values, np.ones(10_000))
+    beyond = Beyond.of(1.0, values, np.ones(10_000))
+    curve = Curve.of(beyond, before)
+    # Twice the mass is from 0 on, and half of the mass beyond 1 from 3.5 on.
+    assert curve.reach(-math.log(1.9)) == pytest.approx(0.05, abs=1e-3)
+    assert curve.reach(math.log(2)) == pytest.approx(3.5, abs=1e-3)
+    gap = curve.gap(-0.05, 0.05)
+    assert gap is not None
+    assert gap.low <= 1.0
+    assert gap.high == pytest.approx(3.0, abs=1e-3)
+    assert curve.gap(0.05, 0.2) is None
+    assert curve.gap(-0.3, -0.05) is None
+
+
+def test_quantiles_of_programs_without_draws_are_exact() -> None:
+    """All sites are summed out: that no value is beyond 6 is known."""
+
+    @ep.expectation
+    def die() -> Any:
+        return numpyro.sample("die", dist.DiscreteUniform(1, 6))
+
+    found = ep.quantile(die(), [0.1, 0.4, 0.9])
+    assert found.value.tolist() == [1.0, 3.0, 6.0]
+    assert all(tail.is_exact for tail in found.tails)
 
 
 def test_a_bounded_value() -> None:

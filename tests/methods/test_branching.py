@@ -202,6 +202,23 @@ def test_branches_that_were_not_run_count_against_the_sum(monkeypatch: pytest.Mo
     assert len(result.branches) == 3
 
 
+def test_a_rare_branch_may_be_all_of_the_expectation() -> None:
+    """One in a million, and there f is e^x: 1 without it, and 5e15 with it."""
+
+    def program() -> Any:
+        kind = numpyro.sample(
+            "kind", dist.Categorical(jnp.array([0.999, 0.000999, 0.000001])), infer=BRANCHING
+        )
+        x = numpyro.sample("x", dist.Normal(0.0, [1.0, 3.0, 10.0][kind]))
+        return jnp.exp(x) if kind == 2 else x**2
+
+    result = ep.estimate_expectation(ep.expectation(program)(), throw=False)
+    assert result.status.name == "ok", str(result)
+    assert len(result.branches) == 3
+    truth = 0.999 + 0.000999 * 9 + 1e-6 * math.exp(50)
+    assert_estimate(result.value, result.standard_error, truth, degrees=DEGREES)
+
+
 def test_data_far_from_the_prior_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
     """The search goes on while the likelihood rises: 12 is 5 standard deviations from 2."""
 

@@ -66,6 +66,10 @@ SUMS: dict[str, tuple[Callable, Callable]] = {
         lambda x: jnp.mean(x[0] * jnp.arange(100.0) + 1e6 * (x[1] > jnp.arange(100.0))),
         lambda x: [x[0] * 49.5, 1e6 * jnp.mean(1.0 * (x[1] > np.arange(100.0)))],
     ),
+    "scalars in sums of arrays": (
+        lambda x: jnp.sum(((2.0 + jnp.ones(100) * x[0]) * x[1])[:, None]),
+        lambda x: [200 * x[1], 100 * x[0] * x[1]],
+    ),
     "count": (
         lambda x: jnp.sum(x > 1.0),
         lambda x: [one_hot(value > 1.0) for value in x],

@@ -14,7 +14,7 @@ import numpy as np
 from estimand import record as records
 from estimand.answers.evidence import auto_for
 from estimand.answers.quantiles import always, require_scalar
-from estimand.answers.tail import Beyond, ValuesOf
+from estimand.answers.tail import Beyond, ValuesOf, known_by_reading
 from estimand.estimate import Estimate, EstimationError, estimate_expectation
 from estimand.methods import Auto
 from estimand.model import Bound, Derived
@@ -32,7 +32,8 @@ class Distribution(Summarised):
     """P(f ≤ t) and P(f > t) of a return value on a grid of t, each with its error.
 
     `tails` are the estimates of the smaller of the two at each point, `is_upper` says which that
-    is. The other one is 1 less it.
+    is. The other one is 1 less it. Beyond the ends of the return value, where its expression shows
+    them, they are 0 and 1 exactly.
 
     Examples:
         >>> distribution = ep.distribution(program(2.0), [-8.0, 1.0, 64.0])
@@ -96,6 +97,8 @@ class Distribution(Summarised):
 
     def _bounds(self, level: float) -> tuple[np.ndarray, np.ndarray]:
         low, high = np.asarray(self.estimate.bounds(level)).T
+        is_exact = self.standard_error == 0
+        low, high = (np.where(is_exact, self._values, end) for end in (low, high))
         return np.clip(low, 0.0, 1.0), np.clip(high, 0.0, 1.0)
 
     @property
@@ -116,7 +119,7 @@ class Distribution(Summarised):
             (
                 f"{t:.6g}",
                 f"P(f {'>' if upper else '≤'} t)",
-                f"{tail.value:.6g} ± {tail.standard_error:.2g}",
+                _number(tail),
                 f"[{own[0]:.6g}, {own[1]:.6g}]",
                 tail.status.name,
             )
@@ -142,6 +145,12 @@ class Distribution(Summarised):
     def to_dataframe(self) -> DataFrame:
         """A row for each point, as a pandas DataFrame. Needs pandas."""
         return records.to_dataframe(self.rows, "t")
+
+
+def _number(tail: OutputEstimate) -> str:
+    if tail.standard_error == 0:
+        return f"{tail.value:.6g} exactly"
+    return f"{tail.value:.6g} ± {tail.standard_error:.2g}"
 
 
 def distribution(
@@ -210,7 +219,7 @@ def distribution(
     found = Distribution(
         program=base.name,
         grid=points,
-        tails=estimate.outputs,
+        tails=known_by_reading(estimate),
         is_upper=is_upper,
         num_evaluations=posterior.num_evaluations + estimate.num_evaluations,
         num_gradients=posterior.num_gradients + estimate.num_gradients,

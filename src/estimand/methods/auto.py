@@ -354,7 +354,17 @@ class _Point:
     def follow(self, journey: Journey) -> Journey:
         run = TABI(POINT).run(journey.key(self.name), journey.density, journey.runtime)
         note = "there is nothing to draw: it is the return value itself"
-        return journey.starting_with(run.with_notes(note), self.name)
+        outputs = tuple(map(_without_draws, run.outputs))
+        return journey.starting_with(run.with_notes(note)._replace(outputs=outputs), self.name)
+
+
+def _without_draws(output: OutputEstimate) -> OutputEstimate:
+    """An output of a program without draws: what has no mass is 0, and not what was not met."""
+    is_there = math.isfinite(output.parts.log_z("normaliser"))
+    if not is_there or output.status is not Status.no_mass_found:
+        return output
+    found = output.without_findings("mass")
+    return found._replace(value=0.0, standard_error=0.0, upper_bound=0.0, magnitude=0.0)
 
 
 @dataclasses.dataclass(frozen=True)

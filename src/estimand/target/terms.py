@@ -166,8 +166,13 @@ class _Splitter:
             return self.pieces(step.shadows[0], element)
         rule = _RULES.get(step.name)
         found = rule(self, step, element) if rule and not step.shadows else None
-        is_split = found is not None and 1 < len(found) <= MAX_PIECES
-        return found if is_split and found else [whole]
+        if found is None or not 1 < len(found) <= MAX_PIECES:
+            return [whole]
+        if element is not None:
+            return found
+        # Of "x + 1" one term is a scalar, whatever the shape of x is.
+        spread = functools.partial(jnp.broadcast_to, shape=self.shape(index))
+        return _mapped(spread, found)
 
     def place(self, index: int, element: Element) -> Element:
         """The element of an operand that goes into one of the result: axes of size 1 are spread."""
@@ -400,10 +405,9 @@ def _total(splitter: _Splitter, step: Step, element: Element) -> list[_Piece] | 
                 return pieces
     axes = step.params["axes"]
     reduce = jnp.any if step.name == "reduce_or" else jnp.sum
-    whole = _spread(splitter, operand, splitter.pieces(operand, None))
     return [
         piece._replace(value=functools.partial(_reduced, reduce, piece.value, axes, element))
-        for piece in whole
+        for piece in splitter.pieces(operand, None)
     ]
 
 
@@ -412,11 +416,6 @@ def _reduced(
 ) -> Any:
     result = reduce(value(env), axis=axes)
     return result if element is None else result[element]
-
-
-def _spread(splitter: _Splitter, index: int, pieces: list[_Piece]) -> list[_Piece]:
-    """Pieces of a variable with its shape: a term may be a number beside a vector."""
-    return _mapped(lambda value: jnp.broadcast_to(value, splitter.shape(index)), pieces)
 
 
 def _inner(splitter: _Splitter, step: Step, element: Element) -> list[_Piece] | None:
@@ -443,8 +442,7 @@ def _moved(splitter: _Splitter, step: Step, element: Element) -> list[_Piece] | 
         return None if source is None else splitter.pieces(*source)
     if len(step.inputs) > 1:
         return None
-    whole = _spread(splitter, step.inputs[0], splitter.pieces(step.inputs[0], None))
-    return _mapped(lambda value: step.apply(value)[0], whole)
+    return _mapped(lambda value: step.apply(value)[0], splitter.pieces(step.inputs[0], None))
 
 
 def _threshold(splitter: _Splitter, step: Step, element: Element) -> list[_Piece] | None:

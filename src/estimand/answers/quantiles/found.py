@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from estimand import record as records
-from estimand.answers.tail import Beyond
+from estimand.answers.tail import Beyond, Curve
 from estimand.estimate import Estimate
 from estimand.trust import (
     Finding,
@@ -27,9 +27,11 @@ from estimand.view import Summarised, Summary, Table
 class Quantile:
     """One quantile of a return value: the smallest number t with P(f ≤ t) ≥ level.
 
-    Its error is that of `tail`, the probability beyond `threshold`, over the density there. The
-    interval is that of the tail probability, inverted. An atom of a discrete distribution
-    `is_exact`: its interval is the atom itself. `atoms` are those that it may be.
+    The interval is that of `tail`, the probability beyond `threshold`, inverted by `curve`: all
+    numbers at which the probability may be the wanted one, which is all of a gap of the
+    distribution beside which the quantile is. The error is such that several of them reach as far
+    as that of the probability does. An atom of a discrete distribution `is_exact`: its interval is
+    the atom itself. `atoms` are those that it may be.
     """
 
     level: float
@@ -38,7 +40,7 @@ class Quantile:
     standard_error: float
     is_exact: bool
     tail: OutputEstimate
-    beyond: Beyond = dataclasses.field(repr=False)
+    curve: Curve = dataclasses.field(repr=False)
     sign: int = 1
     findings: tuple[Finding, ...] = ()
     atoms: tuple[float, ...] = ()
@@ -46,6 +48,11 @@ class Quantile:
     @property
     def status(self) -> Status:
         return most_severe(self.findings)
+
+    @property
+    def beyond(self) -> Beyond:
+        """Draws beyond the threshold."""
+        return self.curve.beyond
 
     @property
     def threshold(self) -> float:
@@ -62,7 +69,7 @@ class Quantile:
             return -math.inf, math.inf
         reach = records.quantile(0.5 + level / 2, self.tail.degrees) * log_error_of(self)
         depth = depth_of(self.tail, self.tail_probability)
-        low, high = (self.sign * self.beyond.reach(depth + side * reach) for side in (-1, 1))
+        low, high = (self.sign * self.curve.reach(depth + side * reach) for side in (-1, 1))
         return min(low, high), max(low, high)
 
 
@@ -170,5 +177,5 @@ def depth_of(tail: OutputEstimate, probability: float) -> float:
 
 def log_error_of(found: Quantile) -> float:
     """Standard error of the log tail probability at the quantile, draws beyond included."""
-    local = found.beyond.log_error(depth_of(found.tail, found.tail_probability))
+    local = found.curve.log_error(depth_of(found.tail, found.tail_probability))
     return math.hypot(found.tail.standard_error / found.tail.value, local)

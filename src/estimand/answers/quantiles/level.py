@@ -9,7 +9,7 @@ from typing import NamedTuple
 import numpy as np
 
 from estimand.answers.quantiles.found import Quantile, depth_of, log_error_of
-from estimand.answers.tail import Beyond
+from estimand.answers.tail import Beyond, Curve, Gap
 from estimand.estimate import Estimate
 from estimand.trust import (
     Finding,
@@ -24,10 +24,15 @@ from estimand.trust import (
 MAX_ROUNDS = 15
 # By how much the logarithm of the probability beyond the threshold before the last one may be off.
 CLOSE = 0.3
-# It may turn out to be so far behind it, where the draws' quantiles are continued to the left.
-BEHIND = 0.03
+# The last one may turn out to be so far behind it, where draws from before it show the way.
+BEHIND = 0.1
 # Standard errors between a probability and the wanted one for which a value is said to be exact.
 CERTAIN = thresholds.MAX_JOINT_ERRORS
+# Standard errors of the log probability for which one standard error of the quantile, so many
+# times, reaches as far.
+REACHES = (1.0, 2.0, CERTAIN)
+# How many times the lead of the last threshold other draws should go back before it.
+BACK = 2.0
 # Effective draws beyond a threshold that the next one is taken from.
 MIN_DRAWS = 50.0
 
@@ -54,6 +59,7 @@ class Level:
         self.next: float | None = None
         self.atom: float | None = None
         self.sides: tuple[float, float] = (math.nan, math.nan)
+        self.samples: list[Beyond] = []
         self.known: list[Known] = []
         self.latest: list[Known] = []
         self.low, self.high = -math.inf, math.inf
@@ -67,6 +73,7 @@ class Level:
             self.failure = max([*findings, *own], key=lambda item: item.status.severity)
             self.next = 0.0
             return
+        self.samples.append(sample)
         depth = -math.log(self.probability)
         self.low = sample.reach(min(depth, sample.farthest))
         self._aim(sample, depth)
@@ -90,7 +97,34 @@ class Level:
             return False
         if self.atom is not None:
             return len(self.known) == 2 and self._is_between()
-        return len(self.known) == 1 and -behind <= self.known[0].depth(self.probability) <= CLOSE
+        if len(self.known) != 1 or not -behind <= self.known[0].depth(self.probability) <= CLOSE:
+            return False
+        return behind != BEHIND or self._is_covered()
+
+    def _is_covered(self) -> bool:
+        """Whether draws show what lies on both sides of the quantile."""
+        [known] = self.known
+        low, _ = self._span(known, self._curve(known.beyond))
+        return self._curve(known.beyond).covers(low)
+
+    def _curve(self, beyond: Beyond) -> Curve:
+        """With draws from an earlier threshold, the most that go back far enough."""
+
+        def worth(sample: Beyond) -> tuple[bool, float]:
+            is_beyond = sample.values > beyond.threshold
+            share = float(sample.weights[is_beyond].sum())
+            goes_back = 0 < share <= math.exp(-BACK * self.lead)
+            return goes_back and share * sample.size >= MIN_DRAWS, share * sample.size
+
+        earlier = [sample for sample in self.samples if sample.threshold < beyond.threshold]
+        return Curve.of(beyond, max(earlier, key=worth, default=None))
+
+    def _span(self, known: Known, curve: Curve) -> tuple[float, float]:
+        """The depths between which the quantile is for certain."""
+        depth = known.depth(self.probability)
+        relative = known.tail.standard_error / known.tail.value
+        reach = CERTAIN * math.hypot(relative, curve.log_error(depth))
+        return depth - reach, depth + reach
 
     def _is_between(self) -> bool:
         left, right = self.known
@@ -111,6 +145,7 @@ class Level:
             self._retreat(latest[0])
             return
         self.known = latest
+        self.samples += [item.beyond for item in usable]
         for item in usable:
             depth = item.depth(self.probability)
             if depth > CLOSE:
@@ -130,7 +165,10 @@ class Level:
         """The threshold at which the probability has fallen by a factor e^depth."""
         self.seen = np.union1d(self.seen, sample.values)
         self.atoms = np.union1d(self.atoms, sample.values[sample.is_atom])
-        self.next, self.atom = self._within(sample.reach(depth - self.lead)), None
+        aim = depth - self.lead
+        curve = self._curve(sample) if aim < 0 and math.isfinite(sample.threshold) else None
+        reach = sample.reach if curve is None or not curve.covers(aim) else curve.reach
+        self.next, self.atom = self._within(reach(aim)), None
         place = sample.place(depth)
         if 0 < depth <= math.log(max(sample.size / MIN_DRAWS, 1.0)):
             candidate = sample.values[place]
@@ -181,20 +219,43 @@ class Level:
         if not -BEHIND <= depth <= CLOSE:
             detail = f"the thresholds did not settle in {MAX_ROUNDS} rounds"
             findings += (Finding(Status.not_converged, None, detail, "rounds"),)
+        curve = self._curve(known.beyond)
+        low, high = self._span(known, curve)
+        if gap := curve.gap(low, high):
+            findings += (self._beside(gap, known, curve),)
         found = Quantile(
             level=math.nan,
             tail_probability=self.probability,
-            value=self.sign * known.beyond.reach(depth),
+            value=self.sign * curve.reach(depth),
             standard_error=math.inf,
             is_exact=False,
             tail=known.tail,
-            beyond=known.beyond,
+            curve=curve,
             sign=self.sign,
             findings=findings,
         )
-        reach = log_error_of(found)
-        ends = [known.beyond.reach(depth + side * reach) for side in (-1, 1)]
-        return dataclasses.replace(found, standard_error=(ends[1] - ends[0]) / 2)
+        error, value = log_error_of(found), curve.reach(depth)
+        reaches = [
+            max(abs(curve.reach(depth + side * number * error) - value) for side in (-1, 1))
+            / number
+            for number in REACHES
+        ]
+        return dataclasses.replace(found, standard_error=max(reaches))
+
+    def _beside(self, gap: Gap, known: Known, curve: Curve) -> Finding:
+        """The finding that the quantile may be on either side of a gap of the distribution."""
+        low, high = sorted(self.sign * end for end in (gap.low, gap.high))
+        beyond = known.tail.value * math.exp(-gap.depth)
+        error = beyond * math.hypot(
+            known.tail.standard_error / known.tail.value, curve.log_error(gap.depth)
+        )
+        detail = (
+            f"between {low:.4g} and {high:.4g} there is hardly any mass, and the quantile could be "
+            f"at either end: P(f {'>' if self.sign > 0 else '<'} {(low + high) / 2:.4g}) is "
+            f"{beyond:.4g} ± {error:.1g}, too close to {self.probability:.4g}: ask for a smaller "
+            "relative_error"
+        )
+        return Finding(Status.not_converged, None, detail, "gap")
 
     def _at_atom(self) -> Quantile:
         """The atom, if the probabilities on both sides of it tell that it is the quantile."""
@@ -228,7 +289,7 @@ class Level:
             standard_error=0.0 if is_exact else math.inf,
             is_exact=is_exact,
             tail=left.tail,
-            beyond=left.beyond,
+            curve=Curve.of(left.beyond),
             sign=self.sign,
             findings=tuple(findings),
             atoms=tuple(self.sign * atom for atom in atoms),
@@ -243,7 +304,7 @@ class Level:
             standard_error=math.inf,
             is_exact=False,
             tail=OutputEstimate(math.nan, math.inf),
-            beyond=empty,
+            curve=Curve.of(empty),
             sign=self.sign,
             findings=findings,
         )

@@ -25,8 +25,8 @@ ROUGH_ERROR = 0.05
 # And so many evaluations for up to three parts.
 ROUGH_BUDGET = 250_000
 # The last threshold is put before the quantile, by so many relative errors and at most so much:
-# draws beyond it show the way.
-LEADING_ERRORS, MAX_LEAD = 2.0, 0.05
+# draws beyond it show the way, and what lies on both sides of the quantile.
+LEADING_ERRORS, MAX_LEAD = 5.0, 0.2
 
 
 def require_scalar(owner: str, expectation: Any) -> Expectation:

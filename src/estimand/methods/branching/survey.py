@@ -45,9 +45,9 @@ from estimand.trust import (
     shares_of,
 )
 
-# Branches that are looked for before any is run, until less than so much of the prior mass is left.
-# If these are all, all are run.
-MAX_FOUND, MIN_LEFT = 32, 1e-6
+# Branches that are looked for before any is run. If these are all, all are run, however rare: f may
+# be large there.
+MAX_FOUND = 32
 # Branches that are run, at the most.
 MAX_BRANCHES = 100
 # Of unboundedly many branches those are run first that leave no more of the prior mass than this.
@@ -194,7 +194,7 @@ class _Survey:
 
     def _find(self) -> None:
         """The branches to begin with, all of them checked before any is run."""
-        while len(self.waiting) < MAX_FOUND and self.tree.mass_left > MIN_LEFT:
+        while len(self.waiting) < MAX_FOUND and self.tree.mass_left > 0:
             leaf = self.tree.next_leaf()
             self.waiting += [] if leaf is None else [leaf]
         is_complete = self.tree.mass_left == 0
