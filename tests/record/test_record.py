@@ -669,3 +669,11 @@ def test_io_numbers() -> None:
         "Infinity",
         "-Infinity",
     ]
+
+
+def test_draws_of_no_weight_beside_the_heaviest_are_left_out() -> None:
+    """Two branches whose weights are 10^400 apart, each with more draws than are kept."""
+    log_weights = np.concatenate([np.zeros(5), np.full(50, -950.0)])
+    found = thin(log_weights, 10, np.random.default_rng(0))
+    assert list(found.indices) == [0, 1, 2, 3, 4]
+    assert (found.log_weights == 0).all()

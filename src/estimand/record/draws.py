@@ -39,6 +39,10 @@ class KeptDraws(NamedTuple):
         return weights / weights.sum()
 
 
+# Logarithm of the largest ratio of two weights: of a larger one the lesser is 0.
+MAX_LOG_RATIO = 700.0
+
+
 class Thinned(NamedTuple):
     """Indices of the draws that stay, and their new log weights."""
 
@@ -53,7 +57,8 @@ def thin(log_weights: np.ndarray, count: int, rng: np.random.Generator) -> Thinn
     makes the expected number of draws `count`: heavy draws stay as they are (Fearnhead and
     Clifford 2003).
     """
-    alive = np.flatnonzero(log_weights > -np.inf)
+    # What is 0 beside the heaviest has no share.
+    alive = np.flatnonzero(log_weights > np.max(log_weights, initial=-np.inf) - MAX_LOG_RATIO)
     kept = np.asarray(log_weights, float)[alive]
     if alive.size <= count:
         return Thinned(alive, kept)
