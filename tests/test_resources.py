@@ -29,8 +29,6 @@ import pytest
 
 import estimand as ep
 from estimand.methods import Run
-from estimand.methods.adaptive import draws as importance
-from estimand.methods.adaptive.draws import Draws
 from estimand.methods.protocol import interrupted
 from estimand.runtime import CompilationClock, Listener, Progress, journal
 from estimand.trust import Finding, OutputEstimate
@@ -78,15 +76,6 @@ def test_batch_size_bounds_memory(estimator: Any) -> None:
     )
     assert large < small + 10_000 * 200
     assert large < whole / 10
-
-
-def test_draws_end_where_they_would_fill_the_memory(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(importance, "MAX_BYTES", 30_000_000)
-    result = estimate(ep.AdaptiveIS(relative_error=1e-7, max_evaluations=10**10))
-    assert result.status is ep.Status.not_converged
-    assert any("refine()" in note for note in result.run.notes)
-    assert result.num_evaluations < 30_000_000 / (8 * len(Draws._fields))
-    assert_estimate(result.value, result.standard_error, 2.5, degrees=15)
 
 
 PEAK = """

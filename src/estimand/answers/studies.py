@@ -65,6 +65,18 @@ class StudyValue(NamedTuple):
     `lower` and `upper` are ends that it is between, each with its own error. `value` is halfway,
     half of the distance is part of `standard_error`, and `interval` goes from the lower end of the
     95 % interval of the one to the upper end of that of the other.
+
+    Examples:
+        >>> @ep.expectation
+        ... def benefit(action):
+        ...     x = numpyro.sample("x", dist.Normal(1, 2))
+        ...     return x if action == "adopt" else 0.0
+        >>> def measure(sites):
+        ...     numpyro.sample("measured", dist.Normal(sites["x"], 4.0))
+        >>> decision = ep.decide(benefit, ["adopt", "reject"], study=measure)()
+        >>> worth = decision.studies["measure"]
+        >>> worth.status.name, worth.interval[0] < 0.0592 < worth.interval[1]
+        ('ok', True)
     """
 
     name: str
