@@ -251,7 +251,7 @@ def test_demo_prints_both_methods_and_the_truth() -> None:
     )
     for words in ("default", "TABI + AnIS", "NUTS", "truth", "no_mass_found", "2.2964e-06"):
         assert words in result.stdout
-    assert "which its error says" in result.stdout
+    assert "of its standard errors" in result.stdout
     rows = re.findall(r"([\d.e+-]+) ± .*?\(([\d.e+-]+), +([\d.e+-]+)\)", result.stdout)
     assert len(rows) == 5
     for value, low, high in rows:
