@@ -68,7 +68,8 @@ def test_discrete_sites_that_are_not_integers_go_to_islands() -> None:
 def test_integers_go_through_the_mixture(name: str) -> None:
     """Among them an event with probability 5e-12 that is seen only in a drawn count."""
     result = ep.estimate_expectation(bound(name), ep.Auto(relative_error=0.002))
-    assert [note.partition(" at ")[0] for note in result.run.notes] == ["checked"]
+    count = "40,477" if name == "drawn_kicks" else "65,536"
+    assert result.run.notes == (f"checked at {count} more prior draws",)
     errors = np.abs(np.asarray(result.value) - PROBLEMS[name].value)
     assert (errors < 5 * np.asarray(result.standard_error)).all()
     assert (errors < 0.01 * np.asarray(PROBLEMS[name].value)).all()
@@ -152,14 +153,11 @@ def test_budget_of_evaluations_is_kept() -> None:
 
 @pytest.mark.slow
 def test_budget_of_evaluations_is_kept_on_the_way_back() -> None:
-    """Work in progress is finished, so a budget may be exceeded, by less than an exploration.
-
-    With five outputs one takes half of the smaller budget.
-    """
-    for budget, most in ((250_000, 1.5), (1_000_000, 1.125)):
+    """Work in progress is finished, so a budget may be exceeded: not by much with five outputs."""
+    for budget in (250_000, 1_000_000):
         method = ep.Auto(max_evaluations=budget)
         result = ep.estimate_expectation(bound("eight_schools"), method, throw=False)
-        assert spent(result) <= most * budget
+        assert spent(result) <= 1.25 * budget
 
 
 def test_time_is_kept() -> None:
