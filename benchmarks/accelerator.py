@@ -1,8 +1,8 @@
 """The default method on an accelerator and on the processor beside it.
 
-Each problem runs in a process of its own on each device: a first answer to 0.01 % with compilation,
-the same with other keys, how precise twenty seconds are, and how many evaluations a second the
-stages make. Run it on a machine that has both:
+Each problem runs in a process of its own on each device: a first answer to the error asked for with
+compilation, the same with other keys, how precise twenty seconds are, and how many evaluations a
+second the stages make. Run it on a machine that has both:
 
     python -m benchmarks.run accelerator --platforms=cpu,cuda
 """
@@ -19,10 +19,16 @@ import numpy as np
 
 from benchmarks.measure import ROOT, parser, read_results, show, write_record
 
-PROBLEMS = ("posterior_predictive", "banana", "sir", "radon", "counts_100")
-GOAL = 1e-4
+# The relative error asked for: in 100 dimensions nothing reaches 0.01 %.
+GOALS = {
+    "posterior_predictive": 1e-4,
+    "banana": 1e-4,
+    "sir": 1e-4,
+    "radon": 1e-4,
+    "counts_100": 0.05,
+}
 SECONDS = 20
-NUM_KEYS = 3
+NUM_KEYS = 2
 LIMIT = 400
 
 
@@ -94,9 +100,11 @@ def child(name, seconds):
     import estimand as ep
 
     bound, truth = asked(name)
-    precise = ep.Auto(relative_error=GOAL, max_evaluations=10**9, max_seconds=4 * seconds)
+    goal = GOALS[name]
+    precise = ep.Auto(relative_error=goal, max_evaluations=10**9, max_seconds=2 * seconds)
     endless = ep.Auto(relative_error=1e-12, max_evaluations=10**11, max_seconds=seconds)
-    found = {"device": jax.devices()[0].device_kind, "cold": call(bound, truth, precise, 0)}
+    device = jax.devices()[0].device_kind
+    found = {"device": device, "goal": goal, "cold": call(bound, truth, precise, 0)}
     found["warm"] = [call(bound, truth, precise, 1 + key) for key in range(NUM_KEYS)]
     found["timed"] = call(bound, truth, endless, 100)
     print(json.dumps(found))
@@ -130,7 +138,7 @@ def precision_per_second(run):
 
 def main(argv=None):
     options_parser = parser(__doc__)
-    options_parser.add_argument("--problems", default=",".join(PROBLEMS))
+    options_parser.add_argument("--problems", default=",".join(GOALS))
     options_parser.add_argument("--platforms", default="cpu,cuda")
     options = options_parser.parse_args(argv)
     seconds = SECONDS // 4 if options.quick else SECONDS
@@ -143,12 +151,22 @@ def main(argv=None):
             write_record("accelerator", options.quick, time.perf_counter() - started, rows)
             print(json.dumps(row)[:1500], flush=True)
     show(
-        f"To {GOAL:.2%}, and what {seconds} s give",
-        ("problem", "device", "first, s", "again, s", "evaluations", "error", "precision / s"),
+        f"To the error asked for, and what {seconds} s give",
+        (
+            "problem",
+            "device",
+            "asked",
+            "first, s",
+            "again, s",
+            "evaluations",
+            "error",
+            "precision / s",
+        ),
         (
             (
                 row["problem"],
                 row["device"],
+                row["goal"],
                 row["cold"]["seconds"],
                 float(np.median([run["seconds"] for run in row["warm"]])),
                 row["warm"][0]["evaluations"],

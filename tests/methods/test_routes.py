@@ -22,8 +22,8 @@ import estimand as ep
 from estimand import plots
 from estimand.methods import auto
 from estimand.methods.auto import Journey
-from estimand.methods.protocol import Cost
-from estimand.runtime import LocalRuntime
+from estimand.methods.protocol import Cost, Run
+from estimand.runtime import LocalRuntime, OutOfTimeError
 from estimand.trust import Finding, OutputEstimate, Parts, Status, combine
 from tests.stats import assert_estimate
 
@@ -256,6 +256,47 @@ class _WithoutMemory(NamedTuple):
 
     def follow(self, journey: Journey) -> Journey:
         raise jax.errors.JaxRuntimeError("RESOURCE_EXHAUSTED: Out of memory allocating 5 bytes.")
+
+
+@pytest.mark.parametrize(
+    ("findings", "standing"),
+    [
+        ((Status.interrupted,), Status.not_converged),
+        ((Status.interrupted, Status.low_ess), Status.not_converged),
+        ((Status.interrupted, Status.heavy_tailed), Status.heavy_tailed),
+        ((Status.low_ess,), Status.low_ess),
+        ((), Status.ok),
+    ],
+)
+def test_what_was_cut_short_stands_where_its_other_checks_left_it(
+    findings: tuple[Status, ...], standing: Status
+) -> None:
+    made = estimate(0.2, 0.1, Status.ok)
+    made = made.with_findings(Finding(status, None, "for a test", "test") for status in findings)
+    assert made.standing is standing
+
+
+def test_a_route_that_runs_out_of_time_leaves_what_was_known(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Chains that had begun offered their own, far worse numbers in the place of the mixture's."""
+    known = estimate(0.2, 0.01, Status.not_converged)
+
+    class First(_WithoutMemory):
+        def follow(self, journey: Journey) -> Journey:
+            return journey._replace(outputs=(known,), cost=Cost(100_000, 0))
+
+    def begin_chains(key: Any, density: Any, runtime: Any, *_: Any) -> Any:
+        poor = estimate(1e-9, 1.0, Status.low_ess)
+        runtime.offer(lambda: Run((poor,), 0, 0))
+        raise OutOfTimeError
+
+    monkeypatch.setattr(auto, "ROUTES", (First("first"), auto._Posterior()))
+    monkeypatch.setattr(auto, "estimate_from_posterior", begin_chains)
+    before = journey(known)
+    run = ep.Auto(max_seconds=60).run(jax.random.key(0), before.density, before.runtime)
+    assert run.outputs[0].value == known.value
+    assert run.outputs[0].status is Status.interrupted
 
 
 @pytest.mark.parametrize("is_first", [True, False])

@@ -60,6 +60,8 @@ POINT = ImportanceSampling(num_samples=1000)
 ROUTE_COST = 1_000_000
 # Shares of the budget for the mixture, and for a second one in other coordinates.
 FIRST_SHARE, SECOND_SHARE = 0.8, 0.2
+# And what a mixture that fits may use up of what is left. Its last checks need the rest.
+REACH = 0.9
 # Numbers that an evaluation computes, at the least, for a mixture by ascents in any dimension: some
 # 100 µs. From `MIN_LAPLACE_DIMENSION` on they need fewer evaluations than scouts in any case.
 MIN_VERY_EXPENSIVE = 1e5
@@ -257,6 +259,11 @@ class Journey(NamedTuple):
             return math.inf
         return self.settings.max_seconds - (self.runtime.clock() - self.started)
 
+    def left(self, share: float = 1.0) -> Limits:
+        """All that may still be spent, or a share of it."""
+        budget = share * (self.settings.max_evaluations - self.cost.spent)
+        return Limits(self.settings.goal, budget, share * self.seconds_left)
+
     @property
     def spent_share(self) -> float:
         return self.cost.spent / self.settings.max_evaluations
@@ -323,7 +330,8 @@ class Journey(NamedTuple):
 def _is_better(one: OutputEstimate, other: OutputEstimate) -> bool:
     def key(output: OutputEstimate) -> tuple:
         # Few effective draws and too large an error are the same lack.
-        status = Status.low_ess if output.status is Status.not_converged else output.status
+        standing = output.standing
+        status = Status.low_ess if standing is Status.not_converged else standing
         return not math.isfinite(output.standard_error), status.severity, output.standard_error
 
     return key(one) < key(other)
@@ -459,7 +467,7 @@ class _Mixture:
     def follow(self, journey: Journey) -> Journey:
         standardise = prefers_standardised(journey.density)
         share = min(FIRST_SHARE, 1 - journey.spent_share)
-        run = _by_mixture(journey, self.name, share, standardise)
+        run = _by_mixture(journey, self.name, share, standardise, reach=journey.left(REACH))
         if journey.outputs:
             return journey.with_run(run).taking(dict(enumerate(run.outputs)), self.name)
         return journey.starting_with(run, self.name)
@@ -536,19 +544,14 @@ class _Posterior:
         found = estimate_from_posterior(
             journey.key(self.name),
             journey.density,
-            journey.runtime,
-            self._limits(journey),
+            journey.runtime.until(math.inf, aside=bool(journey.outputs)),
+            journey.left(),
             journey.settings.draws,
         )
         if journey.outputs:
             others = dict(enumerate(found.outputs))
             return journey.with_run(found).taking(others, self.name)
         return journey.with_run(found)._replace(outputs=found.outputs)
-
-    def _limits(self, journey: Journey) -> Limits:
-        settings = journey.settings
-        budget = settings.max_evaluations - journey.cost.spent
-        return Limits(settings.goal, int(budget), journey.seconds_left)
 
 
 ROUTES: tuple[Route, ...] = (
@@ -606,6 +609,7 @@ def _by_mixture(
     seconds: float | None = None,
     scout: Ascents | None = None,
     effort: float | None = None,
+    reach: Limits | None = None,
 ) -> Run:
     settings = journey.settings
     seconds = share * journey.seconds_left if seconds is None else seconds
@@ -620,7 +624,7 @@ def _by_mixture(
         draws=settings.draws,
     )
     runtime = journey.runtime.until(math.inf, aside=bool(journey.outputs))
-    return method.run_within(journey.key(name), journey.density, runtime)
+    return method.run_within(journey.key(name), journey.density, runtime, reach)
 
 
 def _by_parts(journey: Journey, name: str, estimator: Estimator, outputs: Sequence[int]) -> Run:

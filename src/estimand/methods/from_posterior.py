@@ -41,6 +41,8 @@ from estimand.trust import (
 
 # Share of the budget for the mixture; the rest is for chains and ladders.
 MIXTURE_SHARE = 0.6
+# What a mixture that fits may use up of what is left, if longer chains cannot reach the error.
+REACH = 0.9
 # How often the number of draws is doubled, and that of ladders raised, at the most.
 MAX_DOUBLINGS = 6
 BY_MIXTURE = "a mixture fitted to chains of the posterior"
@@ -92,7 +94,9 @@ def estimate_from_posterior(
         draws=draws,
     )
     inner = runtime.until(math.inf, aside=True)
-    run, ladders = method.run_from(named_key(rng_key, "mixture"), posterior, inner)
+    left = _Left(limits, started, runtime)
+    reach = None if _chains_can_serve(known, left) else left.remaining(known, REACH)
+    run, ladders = method.run_from(named_key(rng_key, "mixture"), posterior, inner, reach)
     known = known._replace(
         outputs=_routed(run.outputs, BY_MIXTURE),
         ladders=ladders,
@@ -100,7 +104,6 @@ def estimate_from_posterior(
         notes=(*known.notes, *run.notes),
     )
     runtime.offer(known.run)
-    left = _Left(limits, started, runtime)
     known = _by_chains(named_seed(entropy_of(rng_key), "more"), known, runtime, left)
     known = _by_more_ladders(named_seed(entropy_of(rng_key), "ladders"), known, runtime, left)
     return _checked(known).run()
@@ -118,6 +121,12 @@ class _Left(NamedTuple):
             return False
         return self.runtime.clock() - self.started < self.limits.max_seconds
 
+    def remaining(self, known: _Known, share: float) -> Limits:
+        """A share of all of it."""
+        budget = self.limits.max_evaluations - known.cost.spent
+        seconds = self.limits.max_seconds - (self.runtime.clock() - self.started)
+        return Limits(self.goal, share * budget, max(share * seconds, 1e-3))
+
     @property
     def goal(self) -> Goal:
         return self.limits.goal
@@ -129,7 +138,7 @@ def _routed(outputs: tuple[OutputEstimate, ...], route: str) -> tuple[OutputEsti
 
 def _is_better(one: OutputEstimate, other: OutputEstimate) -> bool:
     def key(output: OutputEstimate) -> tuple:
-        return not math.isfinite(output.standard_error), output.status.severity
+        return not math.isfinite(output.standard_error), output.standing.severity
 
     if key(one) != key(other):
         return key(one) < key(other)
@@ -164,17 +173,14 @@ def _by_chains(seed: tuple[int, ...], known: _Known, runtime: Runtime, left: _Le
     for number in range(MAX_DOUBLINGS):
         found = _routed(averages(known.posterior, left.goal), BY_CHAINS)
         known = _taking(known, dict(enumerate(found)))
-        weak = [k for k, output in enumerate(known.outputs) if not output.status]
-        num_moves = len(known.posterior.states)
-        spent = GRADIENT_COST * _gradients_per_move(known.posterior) * num_moves
-        needed = [_times_more(found[k], left.goal) for k in weak]
-        if not any(left.allows(known, (times - 1) * spent) for times in needed):
+        weak = [found[k] for k, output in enumerate(known.outputs) if not output.status]
+        if not any(_can_serve(known, average, left) for average in weak):
             break
         runtime.report(
             Progress("more draws", known.cost.spent, int(min(left.limits.max_evaluations, 2**62)))
         )
         before = known.posterior.cost
-        rounds = num_moves // ensemble.NUM_MOVES
+        rounds = len(known.posterior.states) // ensemble.NUM_MOVES
         posterior = more_draws(known.posterior, (*seed, number), runtime, rounds)
         added = Cost(
             posterior.cost.num_evaluations - before.num_evaluations,
@@ -183,6 +189,17 @@ def _by_chains(seed: tuple[int, ...], known: _Known, runtime: Runtime, left: _Le
         known = known._replace(posterior=posterior, cost=known.cost + added)
         runtime.offer(known.run)
     return known
+
+
+def _chains_can_serve(known: _Known, left: _Left) -> bool:
+    """Whether averages over longer chains can reach the requested error of any output."""
+    return any(_can_serve(known, average, left) for average in averages(known.posterior, left.goal))
+
+
+def _can_serve(known: _Known, average: OutputEstimate, left: _Left) -> bool:
+    num_moves = len(known.posterior.states)
+    spent = GRADIENT_COST * _gradients_per_move(known.posterior) * num_moves
+    return left.allows(known, (_times_more(average, left.goal) - 1) * spent)
 
 
 def _gradients_per_move(posterior: Posterior) -> float:

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from estimand.trust.evidence import Evidence, check_evidence
-from estimand.trust.status import Finding, Status, most_severe
+from estimand.trust.status import Finding, Status, most_severe, worst
 from estimand.trust.thresholds import (
     CANCELLATION_FLOOR,
     CONFIDENCE,
@@ -137,6 +137,17 @@ class OutputEstimate(NamedTuple):
     @property
     def status(self) -> Status:
         return most_severe(self.findings)
+
+    @property
+    def standing(self) -> Status:
+        """The status by which it is compared with others.
+
+        What was cut short stands where its other checks left it, and is not known to have settled.
+        """
+        if self.status is not Status.interrupted:
+            return self.status
+        found = (finding.status for finding in self.findings)
+        return worst((Status.not_converged, *(x for x in found if x is not Status.interrupted)))
 
     @property
     def error_scale(self) -> float:

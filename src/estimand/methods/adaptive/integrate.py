@@ -12,13 +12,14 @@ from estimand.methods.adaptive.draws import Draws, output_estimate, part_varianc
 from estimand.methods.adaptive.looks import is_material
 from estimand.methods.adaptive.plan import (
     Effort,
+    Limits,
     Plan,
     State,
     can_afford,
     draw_all,
     means_of,
     report,
-    seconds_since,
+    running_seconds,
 )
 from estimand.methods.adaptive.proposal import MAX_SOBOL_DIMENSION, MIN_GROUP_SHARE
 from estimand.methods.adaptive.refine import fit_again
@@ -76,7 +77,7 @@ def _integrated(
     count = max(plan.sizes.round, int(DRAW_SHARE * explored / len(replicates)))
     proposal = state.proposal._replace(least_control=MIN_CONTROLLED / count)
     report(plan, state, runtime, "integrating")
-    began = seconds_since(plan, runtime)
+    began = running_seconds(plan, runtime)
     state = state._replace(proposal=proposal, sums=None)
     few = count // (FEW if plan.density.dimension > MAX_SOBOL_DIMENSION else HALF)
     state, draws = draw_all(plan, state, runtime, proposal, few, f"turn {turn}", replicates)
@@ -98,13 +99,14 @@ def _integrated(
             again = reserve.evaluations + plan.sizes.pilot + draws.size
             if can_afford(plan, state, runtime, Effort(again, reserve.seconds)):
                 return state, True
-        pace = (seconds_since(plan, runtime) - began) / draws.size
+        pace = (running_seconds(plan, runtime) - began) / draws.size
         per_replicate = draws.size / len(replicates)
         count = math.ceil(per_replicate * _share_of_round(lack))
         if is_streamed(state, len(replicates) * count):
             lacking = functools.partial(_lack, plan, runtime=runtime)
             return stream(plan, state, runtime, offer, lacking, reserve), False
-        while count and not _is_affordable(plan, state, runtime, reserve, count, pace):
+        limits = plan.reach if lack.missing <= 1 else plan.limits
+        while count and not _is_affordable(plan, state, runtime, reserve, count, pace, limits):
             count //= 2
         if count < LEAST_ROUND / 2 * per_replicate:
             break
@@ -124,12 +126,18 @@ def _share_of_round(lack: Lack) -> float:
 
 
 def _is_affordable(
-    plan: Plan, state: State, runtime: Runtime, reserve: Effort, count: int, pace: float
+    plan: Plan,
+    state: State,
+    runtime: Runtime,
+    reserve: Effort,
+    count: int,
+    pace: float,
+    limits: Limits,
 ) -> bool:
     """Whether so many draws of each replicate can be paid, each taking `pace` seconds."""
     num_draws = plan.sizes.num_replicates * count
     effort = Effort(reserve.evaluations + num_draws, reserve.seconds + num_draws * pace)
-    return can_afford(plan, state, runtime, effort)
+    return can_afford(plan, state, runtime, effort, limits)
 
 
 class Lack(NamedTuple):

@@ -34,7 +34,7 @@ from estimand.methods.adaptive.plan import (
     State,
     can_afford,
     report,
-    seconds_since,
+    running_seconds,
 )
 from estimand.methods.adaptive.posterior import Posterior
 from estimand.methods.adaptive.proposal import Exploration
@@ -160,21 +160,36 @@ class AdaptiveIS(Settings):
         run = self.run_within(rng_key, density, runtime)
         return budget.with_overruns(run, runtime, "an exploration that has begun")
 
-    def run_within(self, rng_key: jax.Array, density: Density, runtime: Runtime) -> Run:
-        """As `run`, for a method that accounts for budget and time itself."""
+    def run_within(
+        self,
+        rng_key: jax.Array,
+        density: Density,
+        runtime: Runtime,
+        reach: Limits | None = None,
+    ) -> Run:
+        """As `run`, for a method that accounts for budget and time itself.
+
+        A mixture that fits may use up the limits of `reach`; what checks it may take longer.
+        """
         looking = density.with_looks()
         plan = self._plan(rng_key, looking, parts_of(looking), runtime)
-        plan = plan._replace(looks=looks_of(plan.density))
+        plan = plan._replace(looks=looks_of(plan.density), reach=reach or plan.limits)
         return self._run_plan(plan, runtime)[0]
 
     def run_from(
-        self, rng_key: jax.Array, posterior: Posterior, runtime: Runtime
+        self,
+        rng_key: jax.Array,
+        posterior: Posterior,
+        runtime: Runtime,
+        reach: Limits | None = None,
     ) -> tuple[Run, dict[Part, tuple[Ladder, ...]]]:
         """As `run_within`, exploring from the posterior; and the ladders that it climbed."""
-        return self._run_plan(self._plan_from(rng_key, posterior, runtime), runtime)
+        plan = self._plan_from(rng_key, posterior, runtime)
+        return self._run_plan(plan._replace(reach=reach or plan.limits), runtime)
 
     def _run_plan(self, plan: Plan, runtime: Runtime) -> tuple[Run, dict[Part, tuple[Ladder, ...]]]:
-        limited = runtime.until(plan.started + self.max_seconds)
+        is_bounded = plan.reach is plan.limits
+        limited = runtime.until(plan.started + self.max_seconds if is_bounded else math.inf)
         try:
             state = _estimate(plan, limited)
             return _run(plan, state), state.ladders
@@ -252,6 +267,7 @@ class AdaptiveIS(Settings):
         given = None
         if self.draws is not None:
             given = positions_of("AdaptiveIS", density, self.draws)
+        limits = Limits(self.goal, self.max_evaluations, self.max_seconds)
         return Plan(
             density=density,
             given=given,
@@ -261,7 +277,8 @@ class AdaptiveIS(Settings):
             num_pieces=num_pieces,
             is_small=self.effort is not None and self.effort < 1,
             sizes=sizes,
-            limits=Limits(self.goal, self.max_evaluations, self.max_seconds),
+            limits=limits,
+            reach=limits,
             rng_key=rng_key,
             started=runtime.clock(),
         )
@@ -341,14 +358,14 @@ def _estimate(plan: Plan, runtime: Runtime) -> State:
     state = fit(plan, state, runtime, state.found)
     if not state.groups:
         return state
-    effort = Effort(state.cost.spent, seconds_since(plan, runtime))
+    effort = Effort(state.cost.spent, running_seconds(plan, runtime))
     state, parts = state._replace(exploration=effort), tuple(state.explored)
     num_attempts = MAX_SMALL_ATTEMPTS if plan.is_small else MAX_ATTEMPTS
     for attempt in range(num_attempts):
-        begun = Effort(state.cost.spent, seconds_since(plan, runtime))
+        begun = Effort(state.cost.spent, running_seconds(plan, runtime))
         state = refine(plan, state._replace(attempt=attempt), runtime)
         state = integrate(plan, state, runtime, offer)
-        seconds = seconds_since(plan, runtime) - begun.seconds
+        seconds = running_seconds(plan, runtime) - begun.seconds
         effort = Effort(state.cost.spent - begun.evaluations, seconds)
         state = validate(plan, state, runtime, parts)
         again = Effort(

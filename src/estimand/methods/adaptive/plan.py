@@ -69,6 +69,8 @@ class Plan(NamedTuple):
     scout: SMC | Ascents
     sizes: Sizes
     limits: Limits
+    reach: Limits
+    """What draws may use up where the mixture fits: at least the limits."""
     rng_key: jax.Array
     started: float
     looks: tuple[Part, ...] = ()
@@ -178,9 +180,11 @@ def means_of(plan: Plan, state: State) -> Means:
     return Means(state.draws, state.sums, plan.parts)
 
 
-def can_afford(plan: Plan, state: State, runtime: Runtime, effort: Effort) -> bool:
+def can_afford(
+    plan: Plan, state: State, runtime: Runtime, effort: Effort, limits: Limits | None = None
+) -> bool:
     """Whether so much more fits into what may be spent."""
-    limits = plan.limits
+    limits = plan.limits if limits is None else limits
     if state.cost.spent + effort.evaluations > limits.max_evaluations:
         return False
     if math.isinf(limits.max_seconds):
@@ -191,6 +195,11 @@ def can_afford(plan: Plan, state: State, runtime: Runtime, effort: Effort) -> bo
 def seconds_since(plan: Plan, runtime: Runtime) -> float:
     """Seconds since the estimation was begun."""
     return runtime.clock() - plan.started
+
+
+def running_seconds(plan: Plan, runtime: Runtime) -> float:
+    """The same without compilation: what the next piece of work of a kind takes."""
+    return seconds_since(plan, runtime) - runtime.compile_seconds()
 
 
 def report(plan: Plan, state: State, runtime: Runtime, stage: str, estimate: str = "") -> None:

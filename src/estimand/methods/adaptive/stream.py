@@ -24,7 +24,7 @@ from estimand.methods.adaptive.plan import (
     State,
     can_afford,
     columns_at,
-    seconds_since,
+    running_seconds,
 )
 from estimand.methods.adaptive.proposal import MAX_SOBOL_DIMENSION
 from estimand.methods.adaptive.sums import Sums
@@ -80,13 +80,17 @@ def stream(
         reserve: what must be left over.
     """
     tasks = _Tasks.of(plan, state)
-    began, factor, done = seconds_since(plan, runtime), lacking(state).factor, 0
-    while factor > 1 and done < tasks.most:
+    began, seconds = running_seconds(plan, runtime), 0.0
+    lack, done = lacking(state), 0
+    while lack.factor > 1 and done < tasks.most:
         assert state.draws is not None
-        seconds = (seconds_since(plan, runtime) - began) / max(done, 1)
-        wanted = min(factor - 1, 1.0) * (state.draws.size / tasks.size + done)
-        count = min(max(math.ceil(wanted), 1), tasks.most - done)
-        while count and not _is_affordable(plan, state, runtime, reserve, count, tasks, seconds):
+        wanted = min(lack.factor - 1, 1.0) * (state.draws.size / tasks.size + done)
+        # How long a task takes is not known before the first one.
+        count = min(max(math.ceil(wanted), 1), tasks.most - done) if done else 1
+        limits = plan.reach if lack.missing <= 1 else plan.limits
+        while count and not can_afford(
+            plan, state, runtime, _effort(reserve, count, tasks, seconds), limits
+        ):
             count //= 2
         if not count:
             break
@@ -94,22 +98,15 @@ def stream(
             sums = some if state.sums is None else state.sums + some
             state = state.paid(tasks.size)._replace(sums=sums)
         done += count
+        seconds = (running_seconds(plan, runtime) - began) / done
         offer(state)
-        factor = lacking(state).factor
+        lack = lacking(state)
     return state
 
 
-def _is_affordable(
-    plan: Plan,
-    state: State,
-    runtime: Runtime,
-    reserve: Effort,
-    count: int,
-    tasks: _Tasks,
-    seconds: float,
-) -> bool:
-    wanted = Effort(reserve.evaluations + count * tasks.size, reserve.seconds + count * seconds)
-    return can_afford(plan, state, runtime, wanted)
+def _effort(reserve: Effort, count: int, tasks: _Tasks, seconds: float) -> Effort:
+    """So many tasks, each of which takes so many seconds, and what must be left over."""
+    return Effort(reserve.evaluations + count * tasks.size, reserve.seconds + count * seconds)
 
 
 class _Tasks(NamedTuple):

@@ -145,7 +145,7 @@ class _Lane:
         sizes = Sizes(PILOT, ROUNDS[0], NUM_REPLICATES)
         # Signs and bounds of outputs follow from the data, too.
         self.plans = [
-            Plan(own, own, parts_of(own), SMC(), sizes, limits, key, 0.0, looks_of(own))
+            Plan(own, own, parts_of(own), SMC(), sizes, limits, limits, key, 0.0, looks_of(own))
             for density, key in zip(densities, keys, strict=True)
             for own in [dataclasses.replace(coordinates, arrays=density.arrays)]
         ]
