@@ -111,6 +111,16 @@ def test_a_hopeless_lack_of_draws_asks_whether_the_expectation_exists() -> None:
     assert "may settle it" in message(with_finding("TABI(AnIS())", few))
 
 
+def test_an_error_that_no_budget_reaches_is_said_to_be_one() -> None:
+    """It said that 0 more evaluations should settle it, and to allow 0."""
+    far = Finding(Status.not_converged, None, "detail", "goal", 1e17)
+    for method in ("Auto(relative_error=1e-12)", "TABI(AnIS())"):
+        said = message(with_finding(method, far))
+        assert "out of reach" in said
+        (code,) = codes_of(said)
+        assert "relative_error=0.0" in code
+
+
 def test_settings_are_put_where_they_belong() -> None:
     assert with_more("TABI(AnIS())", 3) == "TABI(AnIS(num_samples=3_000))"
     assert (

@@ -41,6 +41,8 @@ MANY = 10.0
 HOPELESS = 20.0
 # A budget is larger than what is needed: draws are doubled, and some is kept for other routes.
 BUDGET_SLACK = 2.0
+# What takes more evaluations than this is out of reach.
+MOST_EVALUATIONS = 1e12
 _EXISTENCE = (
     "The expectation may not exist: check first that the mean of |f| is finite, as that of a "
     "Cauchy distribution is not."
@@ -153,9 +155,11 @@ def _time_is_up(record: Record) -> bool:
 # --- by what was found ---
 
 
-def _goal(record: Record, _number: int, finding: Finding) -> str:
+def _goal(record: Record, number: int, finding: Finding) -> str:
     if _time_is_up(record):
         return _more_time(record, finding.lack)
+    if record.cost * finding.lack > MOST_EVALUATIONS:
+        return _out_of_reach(record, number)
     if record.method.split("(")[0] not in _BUDGETED:
         goal = setting_of(record.method, Auto, "relative_error")
         more = _rounded(record.cost * max(finding.lack - 1, 1.0))
@@ -164,6 +168,18 @@ def _goal(record: Record, _number: int, finding: Finding) -> str:
             f"`result.refine(relative_error={goal:g})`."
         )
     return f"The requested error was not reached. {more_draws(record, finding.lack)}"
+
+
+def _out_of_reach(record: Record, number: int) -> str:
+    output, owner = record.outputs[number], record.method.split("(")[0]
+    reached = f"{1.1 * output.standard_error / output.error_scale:.1g}"
+    code = f"result.refine(relative_error={reached})"
+    if owner in _BUDGETED:
+        code = with_setting(record.method, owner, "relative_error", reached)
+    return (
+        "The requested error is out of reach: it would take more than "
+        f"{MOST_EVALUATIONS:,.0f} evaluations. What this run has reached: `{code}`."
+    )
 
 
 def _more_time(record: Record, lack: float) -> str:
