@@ -2,7 +2,7 @@
 
 Both as people write them: groups with their own intercepts, centred; and counts whose log rate is a
 random walk. Each has an ordinary expectation and an event of some per cent, of which 1 % and 5 %
-are asked for. Answers are compared with long runs of NumPyro's NUTS (8 chains of 1,000 + 2,000
+are asked for. Answers are compared with long runs of NumPyro's NUTS (8 chains of 1,000 + 16,000
 draws) with standard normal effects and steps: as the models are written, such a run was 4 of its
 own standard errors off. "Covered" counts 95 % intervals of the joint error. Every run is a process
 of its own, with processor seconds beside those of four chains of NUTS on the models as written.
@@ -142,7 +142,7 @@ def by_nuts(name, seed, *, num_chains=4, num_samples=1000, is_standardised=False
 
 
 def by_long_nuts(name, seed):
-    return by_nuts(name, seed + 100, num_chains=8, num_samples=2000, is_standardised=True)
+    return by_nuts(name, seed + 100, num_chains=8, num_samples=16_000, is_standardised=True)
 
 
 CHILDREN = {"default": ask, "nuts": by_nuts, "reference": by_long_nuts}
