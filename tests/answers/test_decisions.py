@@ -205,3 +205,24 @@ def test_errors_without_bounds_are_no_crash() -> None:
         throw=False,
     )
     assert not question().status
+
+
+def test_doing_nothing_is_worth_0_whatever_the_demand() -> None:
+    """The newsvendor: sales are the lesser of the order and of a Poisson demand."""
+
+    @ep.expectation
+    def profit(order: int) -> Any:
+        demand = numpyro.sample("demand", dist.Poisson(3.0))
+        return 5.0 * jnp.minimum(order, demand) - 2.0 * order
+
+    decision = ep.decide(profit, [0, 2, 4])()
+    nothing, few, many = decision.actions
+    assert nothing.utility.is_exact
+    assert nothing.utility.value == 0
+    for action, order in ((few, 2), (many, 4)):
+        sold = laws.poisson(3.0).expect(lambda demand, order=order: np.minimum(order, demand))
+        truth = 5.0 * sold - 2.0 * order
+        stats.assert_estimate(
+            action.utility.value, action.utility.standard_error, truth, degrees=15
+        )
+    assert decision.best is many

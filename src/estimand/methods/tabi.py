@@ -91,11 +91,13 @@ class TABI:
         """Estimates of some of the outputs."""
         assert self.normaliser is not None
         keys = jax.random.split(rng_key, 1 + 2 * density.num_outputs)
+        # Where f may be NaN, it has to be evaluated.
+        known, is_zero = density.known_signs, density.known_zeros & (not density.bounds.has_nan)
         requests = {("gamma2", 0): Request(self.normaliser, keys[0], density.part("gamma2"))}
         for output in outputs:
             for number, (name, sign) in enumerate((("gamma1_plus", 1), ("gamma1_minus", -1))):
                 estimator = (self.positive, self.negative)[number]
-                is_absent = density.known_signs[output] == -sign
+                is_absent = is_zero[output] or known[output] == -sign
                 if not (isinstance(estimator, _Skip) or is_absent):
                     assert estimator is not None
                     key = keys[1 + 2 * output + number]
