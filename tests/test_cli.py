@@ -539,9 +539,13 @@ def test_a_method_is_named_as_in_python(folder: Path) -> None:
 @pytest.mark.parametrize(
     ("method", "words"),
     [
-        ("nuts", "is not a setting"),
-        ("AnIS()", "is no method; methods are Auto"),
-        ("__import__('os').system('true')", "is not a setting"),
+        ("nuts", "'nuts' is no method. Known: Auto, AdaptiveIS, Economical, TABI,"),
+        ("AnIS()", "'AnIS' is no method. Known: Auto"),
+        ("PosteriorMCM()", "Did you mean 'PosteriorMCMC'?"),
+        ("TABI(Anis())", "'Anis' is no estimator and no kernel. Did you mean 'AnIS'?"),
+        ("Auto(max_evals=9)", "no setting 'max_evals'. Did you mean 'max_evaluations'?"),
+        ("__import__('os').system('true')", "is no method"),
+        ("TABI(__import__('os').system('true'))", "is no estimator"),
         ("TABI(AnIS(num_samples=-1))", "num_samples"),
         ("TABI(AnIS(samples=1))", "samples"),
         ("TABI", "no estimator"),

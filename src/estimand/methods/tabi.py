@@ -11,6 +11,7 @@ from estimand.density import Density
 from estimand.estimators import Estimator, Request, estimate_all
 from estimand.methods.protocol import Run
 from estimand.runtime import Runtime
+from estimand.settings import Settings
 from estimand.trust import combine
 
 
@@ -23,7 +24,7 @@ SKIP = _Skip()
 
 
 @dataclasses.dataclass(frozen=True, repr=False)
-class TABI:
+class TABI(Settings):
     """Target-aware estimation: E[f] = (Z1⁺ − Z1⁻) / Z2, each Z estimated on its own.
 
     A part that the return expression itself rules out, such as the negative one of ``x**2``, is
