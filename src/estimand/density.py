@@ -244,7 +244,8 @@ class Density:
         """For each output whether by its expression it is 0 wherever it is a number."""
         if self._reading is None:
             return np.zeros(0, bool)
-        return (self.bounds.low == 0) & (self.bounds.high == 0)
+        is_zero = (self.bounds.low == 0) & (self.bounds.high == 0)
+        return is_zero[: self.num_outputs]
 
     @property
     def _on_support(self) -> Density:
