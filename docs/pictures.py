@@ -58,8 +58,8 @@ def draw_problem() -> None:
     chains.run(jax.random.key(0), DATA)
     x = np.asarray(chains.get_samples()["x"])
     assert x.max() < 1
-    figure, ax = plt.subplots(layout="constrained", figsize=(9, 3))
-    grid = np.linspace(-0.9, 1.6, 800)
+    figure, ax = plt.subplots(layout="constrained", figsize=(7, 2.8))
+    grid = np.linspace(-0.9, 1.9, 800)
     density = np.exp(-10.5 * grid**2) * np.sqrt(10.5 / np.pi)
     ax.plot(grid, density, color=PALETTE[6])
     ax.fill_between(grid, density, color=PALETTE[6], alpha=0.2)
@@ -71,7 +71,7 @@ def draw_problem() -> None:
     ax.text(0.8, -0.12, "4,000 draws of NUTS, none above 1", va="center", color="black")
     ax.set(xlabel="x", ylim=(-0.25, 2.3), yticks=[])
     ax.spines[["top", "left", "right"]].set_visible(False)
-    figure.savefig(IMAGES / "problem.png", dpi=100)
+    figure.savefig(IMAGES / "problem.png", dpi=128)  # letters that can be read on a phone
 
 
 def draw_plots(rare: ep.Estimate, annealed: ep.Estimate, others: list[ep.Estimate]) -> None:

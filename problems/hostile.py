@@ -239,17 +239,17 @@ def constant_target() -> ep.Expectation:
     return returning(lambda _: 3.0)
 
 
-@hostile(NOTHING)
+@hostile(Right(0.0))
 def target_identically_zero() -> ep.Expectation:
     return returning(lambda x: 0.0 * x)
 
 
-@hostile(NOTHING)
+@hostile(Right(0.0))
 def target_zero_as_a_number() -> ep.Expectation:
     return returning(lambda _: 0)
 
 
-@hostile(NOTHING)
+@hostile(Right(0.0))
 def parts_that_cancel_in_every_point() -> ep.Expectation:
     return returning(lambda x: x - x)
 
@@ -475,7 +475,7 @@ def factors_only() -> ep.Expectation:
     return program()
 
 
-@hostile(NOTHING)
+@hostile(Right(0.0))
 def no_latent_sites_and_zero() -> ep.Expectation:
     @ep.expectation
     def program() -> Any:

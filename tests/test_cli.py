@@ -25,6 +25,7 @@ from click.testing import CliRunner
 from estimand import cli
 
 MODEL = """
+import jax
 import jax.numpy as jnp
 import numpyro
 import numpyro.distributions as dist
@@ -39,7 +40,7 @@ def program(y, scale=1.0):
 @ep.expectation
 def nothing():
     x = numpyro.sample("x", dist.Normal(0.0, 1.0))
-    return jnp.sin(x) > 2.0
+    return jax.lax.fori_loop(0, 1, lambda _, is_there: x > 300.0, False)
 
 @ep.expectation
 def table(a, b):
@@ -538,9 +539,13 @@ def test_a_method_is_named_as_in_python(folder: Path) -> None:
 @pytest.mark.parametrize(
     ("method", "words"),
     [
-        ("nuts", "is not a setting"),
-        ("AnIS()", "is no method; methods are Auto"),
-        ("__import__('os').system('true')", "is not a setting"),
+        ("nuts", "'nuts' is no method. Known: Auto, AdaptiveIS, Economical, TABI,"),
+        ("AnIS()", "'AnIS' is no method. Known: Auto"),
+        ("PosteriorMCM()", "Did you mean 'PosteriorMCMC'?"),
+        ("TABI(Anis())", "'Anis' is no estimator and no kernel. Did you mean 'AnIS'?"),
+        ("Auto(max_evals=9)", "no setting 'max_evals'. Did you mean 'max_evaluations'?"),
+        ("__import__('os').system('true')", "is no method"),
+        ("TABI(__import__('os').system('true'))", "is no estimator"),
         ("TABI(AnIS(num_samples=-1))", "num_samples"),
         ("TABI(AnIS(samples=1))", "samples"),
         ("TABI", "no estimator"),

@@ -269,19 +269,23 @@ def test_a_bounded_function_less_a_constant(seed: int) -> None:
         assert_estimate(output.value, output.standard_error, truth, degrees=output.degrees)
 
 
-@pytest.mark.parametrize(
-    "target",
-    [lambda x: jnp.tanh(x) > 1.5, lambda x: jnp.where(jnp.sin(x) > 2.0, 1.0, 0.0)],
-    ids=["event", "number"],
-)
-def test_an_event_that_never_happens(target: Callable) -> None:
-    """No route claims a value; for an event an upper bound of its probability is reported."""
+def _hidden(x: jax.Array) -> jax.Array:
+    """An event so far out that no draw meets it, in a loop, where no comparison shows it."""
+    return jax.lax.fori_loop(0, 1, lambda _, is_there: x > 300.0, False)
 
+
+def _prior_expectation(target: Callable) -> ep.Expectation:
     @ep.expectation
-    def never() -> Any:
+    def program() -> Any:
         return target(numpyro.sample("x", dist.Normal(0.0, 1.0)))
 
-    result = ep.estimate_expectation(never(), throw=False)
+    return program()
+
+
+@pytest.mark.parametrize("target", [_hidden, lambda x: 1.0 * _hidden(x)], ids=["event", "number"])
+def test_an_event_that_never_happens(target: Callable) -> None:
+    """No route claims a value; for an event an upper bound of its probability is reported."""
+    result = ep.estimate_expectation(_prior_expectation(target), throw=False)
     assert result.status is ep.Status.no_mass_found
     assert result.standard_error == math.inf
     assert "no mass found" in str(result)
@@ -289,3 +293,80 @@ def test_an_event_that_never_happens(target: Callable) -> None:
     if result.output.is_indicator[0]:
         low, high = result.interval()
         assert low == 0.0 < high < 1e-3
+
+
+@pytest.mark.parametrize(
+    "target",
+    [
+        lambda _: 0.0,
+        lambda _: False,
+        lambda x: x - x,
+        lambda x: jnp.tanh(x) > 1.5,
+        lambda x: jnp.where(jnp.sin(x) > 2.0, 1.0, 0.0),
+    ],
+)
+def test_what_is_0_by_its_expression_is_exact(target: Callable) -> None:
+    result = ep.estimate_expectation(_prior_expectation(target))
+    assert (result.value, result.standard_error, result.interval()) == (0.0, 0.0, (0.0, 0.0))
+    assert "0 exactly" in str(result)
+    assert "0 whatever is drawn: the return value, by the expression" in result.run.notes
+    assert result.diagnoses[0].verdict.startswith("The value is exact")
+
+
+@pytest.mark.parametrize(
+    "method",
+    [
+        ep.Auto(),
+        ep.AdaptiveIS(),
+        ep.TABI(ep.ImportanceSampling(num_samples=1000)),
+        ep.SelfNormalised(ep.ImportanceSampling(num_samples=1000)),
+        ep.PosteriorMCMC(num_samples=100, num_warmup=100),
+    ],
+    ids=lambda method: type(method).__name__,
+)
+def test_every_method_knows_what_is_0(method: Any) -> None:
+    expectation = _prior_expectation(lambda x: {"mean": x + 1.0, "none": 0.0})
+    result = ep.estimate_expectation(expectation, method, throw=False)
+    none = result.outputs[1]
+    assert (none.value, none.standard_error, none.status) == (0.0, 0.0, ep.Status.ok)
+    assert abs(result.value["mean"] - 1.0) < 5 * result.standard_error["mean"]
+    assert result.run.notes[-1] == "0 whatever is drawn: none, by the expression"
+
+
+def test_what_is_0_is_no_expectation_where_there_is_no_posterior() -> None:
+    @ep.expectation
+    def impossible() -> Any:
+        numpyro.sample("x", dist.Normal(0.0, 1.0))
+        numpyro.factor("never", -jnp.inf)
+        return 0.0
+
+    result = ep.estimate_expectation(impossible(), throw=False)
+    assert result.status is ep.Status.no_mass_found
+
+
+@pytest.mark.parametrize(
+    "method",
+    [ep.Auto(), ep.TABI(ep.ImportanceSampling(num_samples=1000))],
+    ids=lambda method: type(method).__name__,
+)
+def test_what_is_0_or_not_a_number_is_not_0(method: Any) -> None:
+    expectation = _prior_expectation(lambda x: 0.0 * jnp.sqrt(x))
+    result = ep.estimate_expectation(expectation, method, throw=False)
+    assert result.status is ep.Status.nan_density
+
+
+def test_what_underflows_is_not_0() -> None:
+    expectation = _prior_expectation(lambda x: 1e-200 * jnp.exp(-(x**2)) * 1e-200)
+    assert not ep.estimate_expectation(expectation, throw=False).status
+
+
+def test_bounds_know_the_support_of_integers() -> None:
+    @ep.expectation
+    def sales() -> Any:
+        demand = numpyro.sample("demand", dist.Poisson(3.0))
+        return {"none": jnp.minimum(0, demand), "some": jnp.minimum(2, demand), "all": demand}
+
+    density = ep.Density.of(sales())
+    assert density.known_zeros.tolist() == [True, False, False]
+    assert density.known_signs.tolist() == [1, 1, 1]
+    assert density.bounds.high.tolist()[:2] == [0.0, 2.0]

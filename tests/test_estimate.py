@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import inspect
 import math
 from typing import Any
 
@@ -311,6 +312,15 @@ def test_skipped_part() -> None:
         ),
         (lambda: ep.SelfNormalised(3), ["estimator such as AnIS()"]),  # type: ignore[arg-type]
         (lambda: ep.PosteriorMCMC(num_samples=0), ["PosteriorMCMC", "num_samples"]),
+        (
+            lambda: ep.Auto(max_evals=9),  # type: ignore[call-arg]
+            ["Auto has no setting 'max_evals'. Did you mean 'max_evaluations'?", "max_seconds"],
+        ),
+        (
+            lambda: ep.TABI(ep.AnIS(), positve=ep.SKIP),  # type: ignore[call-arg]
+            ["TABI has no setting 'positve'. Did you mean 'positive'?"],
+        ),
+        (lambda: ep.HMC(length=3), ["Known: step_size, num_leapfrog"]),  # type: ignore[call-arg]
         (lambda: ep.PosteriorMCMC(kernel="NUTS"), ["kernel"]),  # type: ignore[arg-type]
     ],
 )
@@ -319,6 +329,11 @@ def test_bad_methods_are_refused(make: Any, words: list[str]) -> None:
         make()
     for word in words:
         assert word in str(error.value)
+
+
+def test_the_signature_of_settings_is_shown() -> None:
+    assert list(inspect.signature(ep.Auto).parameters)[:2] == ["relative_error", "absolute_error"]
+    assert "estimator" in inspect.signature(ep.TABI).parameters
 
 
 def test_nothing_found_is_never_zero_plus_minus_zero() -> None:

@@ -41,7 +41,7 @@ from estimand.estimate import (
 )
 from estimand.estimators import AnIS
 from estimand.many import estimate_many
-from estimand.methods import TABI, Auto, Method, PosteriorMCMC, method_of
+from estimand.methods import METHODS, TABI, Auto, Method, PosteriorMCMC, method_of
 from estimand.model import (
     Bound,
     ConditionalProgram,
@@ -507,8 +507,8 @@ _method = click.option(
     "--method",
     "method_text",
     metavar="METHOD",
-    help="How to estimate, as it is written in Python: 'TABI(AnIS(num_samples=1000))', "
-    "PosteriorMCMC. By default Auto, and Economical for simulators.",
+    help=f"How to estimate: {', '.join(METHODS)}; with settings as in Python: "
+    "'TABI(AnIS(num_samples=1000))'. By default Auto, and Economical for simulators.",
 )
 
 
@@ -516,7 +516,7 @@ def _read_method(text: str) -> Method:
     try:
         return method_of(text)
     except ValueError as error:
-        raise click.UsageError(f"--method: {error}.") from error
+        raise click.UsageError(f"--method: {str(error).rstrip('.')}.") from error
 
 
 class _Limits(NamedTuple):

@@ -229,14 +229,29 @@ class Density:
     @property
     def known_signs(self) -> np.ndarray:
         """For each output 1 if its expression is never negative, −1 if never positive, else 0."""
-        reading = self._reading
+        reading = self._on_support._reading
         return np.zeros(0, int) if reading is None else reading.signs_with(self._known_inputs())
 
     @functools.cached_property
     def bounds(self) -> Interval:
         """Bounds of each output, and of each term behind them, by their expressions."""
-        assert self._reading is not None
-        return self._reading.bounds_with(self._known_inputs())
+        reading = self._on_support._reading
+        assert reading is not None
+        return reading.bounds_with(self._known_inputs())
+
+    @property
+    def known_zeros(self) -> np.ndarray:
+        """For each output whether by its expression it is 0 wherever it is a number."""
+        if self._reading is None:
+            return np.zeros(0, bool)
+        is_zero = (self.bounds.low == 0) & (self.bounds.high == 0)
+        return is_zero[: self.num_outputs]
+
+    @property
+    def _on_support(self) -> Density:
+        """The same in coordinates in which no integer is outside of its support."""
+        layout = self.layout
+        return self.relaxed() if layout.has_discrete and layout.is_relaxable else self
 
     def farthest(self, output: int, centre: float = 0.0) -> float:
         """How far from a number an output, or a term behind them, can be."""

@@ -72,6 +72,7 @@ from estimand.view import (
     Summary,
     diagnose,
     message,
+    names_text,
     printed,
     reliability_of,
     summarise,
@@ -663,6 +664,8 @@ class _Maker:
             if density is not None:
                 run = run._replace(outputs=checked(run.outputs, density))
                 run = run.with_notes(*expectation.notes)
+            if density is None or density.dimension:
+                run = run.with_notes(*_zeros_notes(expectation, run))
             run = run.with_notes(*runtime.notes)
         if this_precision() == "single":
             run = run.with_notes("computed in single precision")
@@ -702,6 +705,14 @@ def runtime_for(executor: Executor | None, model: Bound, **settings: Any) -> Ite
         yield runtime
     finally:
         runtime.close()
+
+
+def _zeros_notes(expectation: Bound, run: Run) -> list[str]:
+    """Which outputs are 0 exactly, and why."""
+    assert expectation.output is not None
+    labels = zip(expectation.output.labels, run.outputs, strict=True)
+    names = [label or "the return value" for label, output in labels if output.is_zero]
+    return [f"0 whatever is drawn: {names_text(names)}, by the expression"] if names else []
 
 
 def _joint_output(output: Output, run: Run) -> Output:

@@ -3,14 +3,34 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+import difflib
+import inspect
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import numpy as np
 
 
+class _InitSignature:
+    """The signature of `__init__`, which users are shown; that of `__new__` would hide it."""
+
+    def __get__(self, _instance: Any, owner: type) -> inspect.Signature:
+        _, *parameters = inspect.signature(owner.__init__).parameters.values()  # type: ignore[misc]
+        return inspect.Signature(parameters)
+
+
 class Settings:
     """Base of the frozen dataclasses that users configure; shows only what is not default."""
+
+    __signature__ = _InitSignature()
+
+    def __new__(cls, *_args: Any, **named: Any) -> Any:
+        known = inspect.signature(cls).parameters
+        for name in named:
+            if name not in known:
+                names = known_names(name, known)
+                raise TypeError(f"{cls.__name__} has no setting {name!r}. {names}")
+        return super().__new__(cls)
 
     def __repr__(self) -> str:
         shown = [
@@ -19,6 +39,14 @@ class Settings:
             if getattr(self, field.name) != field.default
         ]
         return f"{type(self).__name__}({', '.join(shown)})"
+
+
+def known_names(name: str, known: Iterable[str]) -> str:
+    """The end of a message about an unknown name: which one may be meant, and all names."""
+    names = {one.lower(): one for one in known}
+    near = difflib.get_close_matches(name.lower(), names, n=1)
+    guess = f"Did you mean {names[near[0]]!r}? " if near else ""
+    return f"{guess}Known: {', '.join(names.values()) or 'none'}."
 
 
 def _shown(value: Any) -> str:

@@ -114,6 +114,12 @@ def test_a_condition_that_is_impossible_is_refused() -> None:
     assert found.status is ep.Status.no_mass_found
 
 
+def test_what_is_0_by_its_expression_is_exact_given_a_condition() -> None:
+    program = ep.expect(prior, lambda sites: 0.0 * sites["x"], given=lambda sites: sites["x"] > 1.0)
+    found = ep.estimate_expectation(program())
+    assert (found.value, found.interval()) == (0.0, (0.0, 0.0))
+
+
 def test_wrong_conditions_are_refused() -> None:
     with pytest.raises(ep.ProgramError, match="must return one bool"):
         ep.expect(prior, lambda sites: sites["x"], given=lambda sites: sites["x"])()

@@ -205,3 +205,72 @@ def test_errors_without_bounds_are_no_crash() -> None:
         throw=False,
     )
     assert not question().status
+
+
+def test_doing_nothing_is_worth_0_whatever_the_demand() -> None:
+    """The newsvendor: sales are the lesser of the order and of a Poisson demand."""
+
+    @ep.expectation
+    def profit(order: int) -> Any:
+        demand = numpyro.sample("demand", dist.Poisson(3.0))
+        return 5.0 * jnp.minimum(order, demand) - 2.0 * order
+
+    decision = ep.decide(profit, [0, 2, 4])()
+    nothing, few, many = decision.actions
+    assert nothing.utility.is_exact
+    assert nothing.utility.value == 0
+    for action, order in ((few, 2), (many, 4)):
+        sold = laws.poisson(3.0).expect(lambda demand, order=order: np.minimum(order, demand))
+        truth = 5.0 * sold - 2.0 * order
+        stats.assert_estimate(
+            action.utility.value, action.utility.standard_error, truth, degrees=15
+        )
+    assert decision.best is many
+
+
+@pytest.mark.parametrize("prior", [dist.Delta(0.3), dist.Beta(3.0, 7.0)], ids=["known", "unknown"])
+def test_probabilities_know_what_is_summed_out(prior: Any) -> None:
+    """Whether to treat, after a test: the disease is summed out, and still is not known."""
+
+    @ep.expectation
+    def utility(treats: bool) -> Any:
+        share = 0.3 if isinstance(prior, dist.Delta) else numpyro.sample("share", prior)
+        ill = numpyro.sample("ill", dist.Bernoulli(share))
+        numpyro.sample("test", dist.Bernoulli(jnp.where(ill == 1, 0.9, 0.05)), obs=1)
+        return -10.0 - 20.0 * ill if treats else -100.0 * ill
+
+    decision = ep.decide(utility, [False, True])()
+    waits, treats = decision.actions
+    truth = 0.3 * 0.9 / (0.3 * 0.9 + 0.7 * 0.05)
+    assert decision.best is treats
+    for quantity, true in ((treats.probability, truth), (waits.probability, 1 - truth)):
+        assert quantity.status
+        assert abs(quantity.value - true) < 4 * quantity.standard_error + 1e-9
+    assert decision.evpi.value == pytest.approx(10 * (1 - truth), rel=0.05)
+
+
+def test_many_labels_are_summed_out_of_a_decision_by_their_count() -> None:
+    """Each utility adds up the faulty items anew, and all of them depend on one count."""
+
+    @ep.expectation
+    def utility(action: str) -> Any:
+        share = numpyro.sample("share", dist.Beta(2.0, 8.0))
+        with numpyro.plate("items", 30):
+            is_faulty = numpyro.sample("is_faulty", dist.Bernoulli(share))
+        num_faulty = jnp.sum(is_faulty)
+        inspected = jnp.where(num_faulty > 10, -20.0, -4.0)
+        return {"sell": -1.0 * num_faulty, "inspect": inspected, "scrap": -12.0}[action]
+
+    decision = ep.decide(utility, ["sell", "inspect", "scrap"])()
+    counts = np.arange(31)
+    shares = laws.betabinom(30, 2.0, 8.0).pmf(counts)
+    utilities = np.stack([-1.0 * counts, np.where(counts > 10, -20.0, -4.0), np.full(31, -12.0)])
+    truths = utilities @ shares
+    is_best = utilities == utilities.max(axis=0)
+    assert "30 × 2 values" in " ".join(decision.contrasts.run.notes)
+    for number, action in enumerate(decision.actions):
+        assert action.utility.value == pytest.approx(truths[number], rel=0.05)
+        assert action.probability.value == pytest.approx(is_best[number] @ shares, rel=0.05)
+    assert decision.evpi.value == pytest.approx(
+        utilities.max(axis=0) @ shares - truths.max(), rel=0.05
+    )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 import re
 from collections.abc import Callable
@@ -828,3 +829,35 @@ def test_what_a_function_outside_of_the_program_raises_is_left_alone() -> None:
 
     with pytest.raises(OwnError):
         raising()
+
+
+def _of(y: Any, *, observes: bool = True, factor: bool = False) -> Any:
+    x = numpyro.sample("x", dist.Normal(0.0, 1.0))
+    with numpyro.plate("rows", y.size):
+        numpyro.sample("y", dist.Normal(x, 1.0), obs=y if observes else None)
+    if factor:
+        numpyro.factor("likelihood", -x)
+    return x
+
+
+def test_data_that_are_not_observed_are_said_to_be_none() -> None:
+    data = np.array([1.0, 2.0])
+    program = ep.expectation(_of)
+    assert program(data).notes == ()
+    assert program(data, observes=False, factor=True).notes == ()
+    (note,) = program(data, observes=False).notes
+    assert "observes nothing" in note
+    result = ep.estimate_expectation(program(data, observes=False), throw=False)
+    assert note in result.run.notes
+    given = ep.expect(
+        functools.partial(_of, observes=False), lambda s: s["x"], given=lambda s: s["x"] > 0
+    )
+    assert given(data).notes == ()
+
+
+def test_a_program_without_data_may_observe_nothing() -> None:
+    @ep.expectation
+    def prior() -> Any:
+        return numpyro.sample("x", dist.Normal(0.0, 1.0))
+
+    assert prior().notes == ()

@@ -104,7 +104,7 @@ def test_a_heavy_tail_counts_only_where_one_draw_weighs_much() -> None:
     assert finding == Finding(
         Status.heavy_tailed,
         "Z2",
-        f"Pareto k {tail:.2f}, at most 0.7 allowed; one draw holds 30 % of the weight",
+        f"Pareto k {tail:.2f}, above 0.7, and one draw holds 30 % of the weight, above 0.2 %",
         "tail",
     )
     # The scale of the weights is nothing.

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import jax.numpy as jnp
+import numpy as np
 import numpyro
 import numpyro.distributions as dist
 import pytest
@@ -229,3 +230,21 @@ def test_labels_do_not_collide(program: Any, width: int, tmp_path: Path) -> None
         page.open(path.as_uri())
         assert page.evaluate(OVERLAPS) == []
         assert page.evaluate("document.documentElement.scrollWidth") <= width
+
+
+def test_data_are_shown_beside_their_digest() -> None:
+    @ep.expectation
+    def line(x: Any, y: Any, options: dict[str, float]) -> Any:
+        slope = numpyro.sample("slope", dist.Normal(0.0, options["scale"]))
+        numpyro.sample("y", dist.Normal(slope * x, 1.0).to_event(1), obs=y)
+        return slope
+
+    data = np.arange(7.0), np.linspace(0.0, 1.0, 7), {"scale": 2.5}
+    result = ep.estimate_expectation(line(*data), ep.TABI(ep.ImportanceSampling()), throw=False)
+    assert result.provenance.data == {
+        "x": "float64 of shape (7,): 0, 1, 2, 3, 4, …",
+        "y": "float64 of shape (7,): 0, 0.166667, 0.333333, 0.5, 0.666667, …",
+        "options[scale]": "2.5 (float64)",
+    }
+    page = result.to_html()
+    assert "<dt>data: x</dt><dd>float64 of shape (7,): 0, 1, 2, 3, 4, …</dd>" in page

@@ -20,9 +20,11 @@ import numpy as np
 
 from estimand.answers.quantity import Quantity, columns
 from estimand.answers.studies import StudyValue, studies_of, value_of_study
+from estimand.density import Density
 from estimand.estimate import Estimate, EstimationError, estimate_expectation
 from estimand.methods import Method
 from estimand.model import (
+    Bound,
     ExpectationProgram,
     ProgramError,
     Study,
@@ -356,9 +358,12 @@ def _name(setting: Any) -> str:
 def _decided(
     asked: _Asked, rng_key: jax.Array, options: dict[str, Any], args: tuple, kwargs: dict[str, Any]
 ) -> Decision:
+    def bound(combine: Callable[[list[Any]], Any]) -> Bound:
+        return asked.program_of(combine)(*args, **kwargs)
+
     def estimated(combine: Callable[[list[Any]], Any], number: int) -> Estimate:
         return estimate_expectation(
-            asked.program_of(combine)(*args, **kwargs),
+            bound(combine),
             rng_key=jax.random.fold_in(rng_key, number),
             throw=False,
             **options,
@@ -375,7 +380,11 @@ def _decided(
     found = tuple(
         Action(name, setting, utility, difference, probability, _regret(evpi, difference))
         for (name, setting), utility, difference, probability in zip(
-            asked.settings.items(), own, pairs, _probabilities(contrasts, best), strict=True
+            asked.settings.items(),
+            own,
+            pairs,
+            _probabilities(contrasts, bound(_are_best)),
+            strict=True,
         )
     )
     studies = {
@@ -407,45 +416,60 @@ def _contrasts(best: int, utilities: list[Any]) -> dict[str, Any]:
     }
 
 
-def _probabilities(contrasts: Estimate, best: int) -> list[Quantity]:
+def _are_best(utilities: list[Any]) -> jax.Array:
+    every = jnp.stack(utilities)
+    return every == jnp.max(every)
+
+
+def _probabilities(contrasts: Estimate, are_best: Bound) -> list[Quantity]:
     """Of each action that it is a best one, by the draws that explored what the actions differ in.
 
     Where another action is better than the best one the gain has its mass, and each difference has
     its own where that action is worse: no place that matters is left to chance.
     """
-    count = len(contrasts.outputs)
+    assert are_best.output is not None
     evidence = contrasts.outputs[0].parts.normaliser
     replicate = replicates_of(evidence) if isinstance(evidence, Evidence) else None
-    if contrasts.density is None or replicate is None or not math.isfinite(evidence.log_z):
-        detail = f"{contrasts.method} keeps no independent draws of the posterior"
-        finding = Finding(Status.no_mass_found, None, detail, "mass")
-        return [Quantity(math.nan, math.inf, (0.0, 1.0), (finding,))] * count
+    has_draws = isinstance(evidence, Evidence) and math.isfinite(evidence.log_z)
+    if contrasts.density is None or not has_draws:
+        return _unknown(contrasts, are_best.output.size)
     log_weights = np.asarray(evidence.log_weights, float)
     weights = np.exp(log_weights - log_weights.max())
     is_there = weights > 0
     with in_precision(contrasts.precision):
-        _, outputs = values_at(contrasts.density, np.asarray(evidence.positions)[is_there])
-    # Utilities less that of the best action.
-    utilities = np.insert(-outputs[:, 1:], best, 0.0, axis=1)
-    is_best = utilities >= utilities.max(axis=1, keepdims=True)
-    known = weights[is_there], replicate[is_there]
-    return [_probability(*known, is_best[:, number]) for number in range(count)]
+        density = Density.of(are_best)
+        if density.model.sites != contrasts.density.model.sites:
+            return _unknown(contrasts, are_best.output.size)
+        # At a draw without the sites that are summed out each action has a probability.
+        _, hits = values_at(density, np.asarray(evidence.positions)[is_there])
+    if density.dimension == 0:
+        return [Quantity(hit, 0.0, (hit, hit)) for hit in hits[0].tolist()]
+    if replicate is None:
+        return _unknown(contrasts, are_best.output.size)
+    return [_probability(weights[is_there], replicate[is_there], hit) for hit in hits.T]
 
 
-def _probability(weights: np.ndarray, replicate: np.ndarray, is_hit: np.ndarray) -> Quantity:
+def _unknown(contrasts: Estimate, count: int) -> list[Quantity]:
+    detail = f"{contrasts.method} keeps no independent draws of the posterior that would say it"
+    finding = Finding(Status.no_mass_found, None, detail, "mass")
+    return [Quantity(math.nan, math.inf, (0.0, 1.0), (finding,))] * count
+
+
+def _probability(weights: np.ndarray, replicate: np.ndarray, hits: np.ndarray) -> Quantity:
+    """A mean of numbers from 0 to 1."""
     bound = rule_of_three(weights.sum() ** 2 / (weights**2).sum())
-    if not is_hit.any():
+    if not hits.any():
         detail = f"at none of {weights.size:,} draws"
         finding = Finding(Status.no_mass_found, None, detail, "mass")
         return Quantity(0.0, math.inf, (0.0, bound), (finding,))
-    if is_hit.all():
+    if (hits == 1).all():
         return Quantity(1.0, bound, (1 - bound, 1.0))
-    sums = np.stack([np.bincount(replicate, weights * is_hit), np.bincount(replicate, weights)], 1)
+    sums = np.stack([np.bincount(replicate, weights * hits), np.bincount(replicate, weights)], 1)
     found = jackknife(lambda means: means[0] / means[1], sums)
     value, error = float(found.value), float(found.standard_error)
     reach = quantile(0.975, found.degrees) * error
     # The rarer of the event and its complement decides.
-    rare = weights[is_hit if value < 0.5 else ~is_hit]
+    rare = weights * (hits if value < 0.5 else 1 - hits)
     size = rare.sum() ** 2 / (rare**2).sum()
     findings = tuple(check_size(size, None, thresholds.ENOUGH_ESS))
     return Quantity(value, error, (max(value - reach, 0.0), min(value + reach, 1.0)), findings)

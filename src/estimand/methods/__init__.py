@@ -11,10 +11,11 @@ from estimand.methods.posterior_mcmc import PosteriorMCMC
 from estimand.methods.protocol import Cost, Method, Run, interrupted
 from estimand.methods.self_normalised import SelfNormalised
 from estimand.methods.tabi import SKIP, TABI
-from estimand.methods.text import method_of
+from estimand.methods.text import METHODS, method_of
 
 __all__ = [
     "LANE",
+    "METHODS",
     "SKIP",
     "TABI",
     "AdaptiveIS",

@@ -39,8 +39,10 @@ from estimand.trust import (
     Status,
     check_goal,
     check_magnitude,
+    exactly_zero,
     may_be_infinite,
     thresholds,
+    with_known_zeros,
 )
 
 _log = logging.getLogger("estimand")
@@ -362,17 +364,8 @@ class _Point:
     def follow(self, journey: Journey) -> Journey:
         run = TABI(POINT).run(journey.key(self.name), journey.density, journey.runtime)
         note = "there is nothing to draw: it is the return value itself"
-        outputs = tuple(map(_without_draws, run.outputs))
+        outputs = tuple(map(exactly_zero, run.outputs))
         return journey.starting_with(run.with_notes(note)._replace(outputs=outputs), self.name)
-
-
-def _without_draws(output: OutputEstimate) -> OutputEstimate:
-    """An output of a program without draws: what has no mass is 0, and not what was not met."""
-    is_there = math.isfinite(output.parts.log_z("normaliser"))
-    if not is_there or output.status is not Status.no_mass_found:
-        return output
-    found = output.without_findings("mass")
-    return found._replace(value=0.0, standard_error=0.0, upper_bound=0.0, magnitude=0.0)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -624,7 +617,8 @@ def _by_mixture(
         draws=settings.draws,
     )
     runtime = journey.runtime.until(math.inf, aside=bool(journey.outputs))
-    return method.run_within(journey.key(name), journey.density, runtime, reach)
+    run = method.run_within(journey.key(name), journey.density, runtime, reach)
+    return run._replace(outputs=with_known_zeros(run.outputs, journey.density))
 
 
 def _by_parts(journey: Journey, name: str, estimator: Estimator, outputs: Sequence[int]) -> Run:

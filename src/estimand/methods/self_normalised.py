@@ -14,6 +14,7 @@ from estimand.estimators import Estimator, Request, estimate_all
 from estimand.methods.protocol import Run
 from estimand.runtime import Runtime, compiled_per_model, run_task
 from estimand.sampling import effective_sample_size, log_mean
+from estimand.settings import Settings
 from estimand.trust import (
     EffectiveSizes,
     Evidence,
@@ -30,7 +31,7 @@ from estimand.trust import (
 
 
 @dataclasses.dataclass(frozen=True, repr=False)
-class SelfNormalised:
+class SelfNormalised(Settings):
     """One set of weighted posterior samples for numerator and denominator: Σwf / Σw.
 
     The paper's "AnIS" baseline when the estimator is `AnIS`. It does not look at the target.

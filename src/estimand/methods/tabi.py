@@ -11,6 +11,7 @@ from estimand.density import Density
 from estimand.estimators import Estimator, Request, estimate_all
 from estimand.methods.protocol import Run
 from estimand.runtime import Runtime
+from estimand.settings import Settings
 from estimand.trust import combine
 
 
@@ -23,7 +24,7 @@ SKIP = _Skip()
 
 
 @dataclasses.dataclass(frozen=True, repr=False)
-class TABI:
+class TABI(Settings):
     """Target-aware estimation: E[f] = (Z1⁺ − Z1⁻) / Z2, each Z estimated on its own.
 
     A part that the return expression itself rules out, such as the negative one of ``x**2``, is
@@ -91,11 +92,13 @@ class TABI:
         """Estimates of some of the outputs."""
         assert self.normaliser is not None
         keys = jax.random.split(rng_key, 1 + 2 * density.num_outputs)
+        # Where f may be NaN, it has to be evaluated.
+        known, is_zero = density.known_signs, density.known_zeros & (not density.bounds.has_nan)
         requests = {("gamma2", 0): Request(self.normaliser, keys[0], density.part("gamma2"))}
         for output in outputs:
             for number, (name, sign) in enumerate((("gamma1_plus", 1), ("gamma1_minus", -1))):
                 estimator = (self.positive, self.negative)[number]
-                is_absent = density.known_signs[output] == -sign
+                is_absent = is_zero[output] or known[output] == -sign
                 if not (isinstance(estimator, _Skip) or is_absent):
                     assert estimator is not None
                     key = keys[1 + 2 * output + number]

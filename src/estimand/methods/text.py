@@ -16,16 +16,21 @@ from estimand.methods.protocol import Method
 from estimand.methods.self_normalised import SelfNormalised
 from estimand.methods.tabi import SKIP, TABI
 from estimand.sampling import geometric, linear
+from estimand.settings import known_names
 
-METHODS = (Auto, AdaptiveIS, Economical, TABI, SelfNormalised, PosteriorMCMC, PosteriorBridge)
-_SETTINGS = {
+METHODS = {
+    kind.__name__: kind
+    for kind in (Auto, AdaptiveIS, Economical, TABI, SelfNormalised, PosteriorMCMC, PosteriorBridge)
+}
+# What methods are put together from.
+_PIECES = {
     kind.__name__: kind
     for kind in (
-        *METHODS,
-        *(Ascents, SMC, AnIS, BridgeSampling, ImportanceSampling),
+        *(AnIS, SMC, BridgeSampling, ImportanceSampling, Ascents),
         *(HMC, MALA, NUTS, IndependentT, RandomWalk, linear, geometric),
     )
 } | {"SKIP": SKIP}
+_SETTINGS = METHODS | _PIECES
 
 
 def method_of(text: str) -> Method:
@@ -35,21 +40,18 @@ def method_of(text: str) -> Method:
         ValueError: if it is anything else; the message says what.
     """
     try:
-        made = _made(ast.parse(text.strip(), mode="eval").body)
+        node = ast.parse(text.strip(), mode="eval").body
     except SyntaxError as error:
         raise ValueError(f"{text!r} is not written as Python: {error.msg}") from error
+    called = node.func if isinstance(node, ast.Call) else node
+    if (name := ast.unparse(called)) not in METHODS:
+        raise ValueError(f"{name!r} is no method. {known_names(name, METHODS)}")
+    try:
+        made = _made(node)
+        # A name alone is the method with its defaults.
+        return made() if isinstance(made, type) else made
     except TypeError as error:
-        raise ValueError(f"{text!r}: {error}") from error
-    # A name alone is the method with its defaults.
-    if isinstance(made, type) and made in METHODS:
-        try:
-            made = made()  # type: ignore[call-arg]
-        except TypeError as error:
-            raise ValueError(f"{text}: {error}") from error
-    if not isinstance(made, METHODS):
-        names = ", ".join(kind.__name__ for kind in METHODS)
-        raise ValueError(f"{text!r} is no method; methods are {names}")
-    return made
+        raise ValueError(f"{text}: {error}") from error
 
 
 def _made(node: ast.expr) -> Any:
@@ -72,4 +74,5 @@ def _made(node: ast.expr) -> Any:
         case ast.Call(func=ast.Name(id=name), args=args, keywords=keywords) if name in _SETTINGS:
             named = {str(item.arg): _made(item.value) for item in keywords}
             return _SETTINGS[name](*map(_made, args), **named)  # type: ignore[operator]
-    raise ValueError(f"{ast.unparse(node)!r} is not a setting; settings are {sorted(_SETTINGS)}")
+    name = ast.unparse(node.func if isinstance(node, ast.Call) else node)
+    raise ValueError(f"{name!r} is no estimator and no kernel. {known_names(name, _PIECES)}")

@@ -18,24 +18,24 @@ from estimand.plots.style import (
     tidy,
 )
 from estimand.record import PartSummary, Record
+from estimand.trust import thresholds
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-# The largest weight of a healthy estimate holds less than this share of all weight.
-HEALTHY_SHARE = 0.01
+LIMIT = f"{100 * thresholds.MAX_WEIGHT_SHARE:g}\N{NO-BREAK SPACE}%"
 
 
 @plot(
-    caption="The tail of the weights: one draw should hold well under 1\N{NO-BREAK SPACE}% "
-    "(dotted line).",
+    caption=f"The tail of the weights. Where Pareto k is above {thresholds.MAX_PARETO_K}, no draw "
+    f"may hold more than {LIMIT} (dotted line).",
     needs=has_posterior_weights,
 )
 def plot_weights(record: Record, *, output: int = 0, ax: Axes | None = None) -> Axes:
     """The share of all weight that the largest weights hold: their tail.
 
-    The largest weight of a healthy estimate holds well under 1 % (dotted). A line that bends
-    upwards to the left is a tail in which a few draws decide.
+    A line that bends upwards to the left is a tail in which a few draws decide. Where Pareto k is
+    above 0.7, no draw may hold more than 0.2 % of the weight (dotted).
 
     Args:
         record: an estimate.
@@ -54,7 +54,9 @@ def plot_weights(record: Record, *, output: int = 0, ax: Axes | None = None) -> 
     ax = axes_or_new(ax)
     for part in parts:
         _draw_tail(ax, part)
-    ax.axhline(HEALTHY_SHARE, color=ax.xaxis.label.get_color(), linestyle=":", linewidth=1.5)
+    ax.axhline(
+        thresholds.MAX_WEIGHT_SHARE, color=ax.xaxis.label.get_color(), linestyle=":", linewidth=1.5
+    )
     ax.set_xscale("log")
     ax.set_yscale("log")
     ax.set_xlabel("rank of the weight")

@@ -25,12 +25,22 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from estimand.model import Axes, Bound, source_text
+from estimand.model import (
+    Axes,
+    Bound,
+    ConditionalExpectation,
+    Expectation,
+    SimulatorExpectation,
+    named_arrays,
+    source_text,
+)
 
 _INSTALLED = tuple(
     sysconfig.get_paths()[kind] for kind in ("stdlib", "platstdlib", "purelib", "platlib")
 )
 MAX_DEPTH = 20
+# Arguments that are described, and how many numbers of each.
+MAX_NAMED, MAX_NUMBERS = 20, 5
 _FURTHER = 0x65737469
 
 
@@ -38,8 +48,9 @@ _FURTHER = 0x65737469
 class Provenance:
     """What is known of the making of a record; empty for one that was made by hand.
 
-    `keys` are the random keys of the run, several if records were merged. `axes` name the
-    dimensions of sites, where a model has such names.
+    `keys` are the random keys of the run, several if records were merged. `data` has what the
+    arguments of the program looked like, by name. `axes` name the dimensions of sites, where a
+    model has such names.
     """
 
     keys: tuple[str, ...] = ()
@@ -49,6 +60,7 @@ class Provenance:
     source: str = ""
     created: str = ""
     versions: dict[str, str] = dataclasses.field(default_factory=dict)
+    data: dict[str, str] = dataclasses.field(default_factory=dict)
     axes: Axes | None = None
 
 
@@ -63,6 +75,7 @@ def provenance_of(bound: Bound, method: Any, rng_key: jax.Array) -> Provenance:
         source=identity.source,
         created=datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
         versions=_versions(),
+        data=_looks(bound),
         axes=bound.axes,
     )
 
@@ -144,6 +157,32 @@ def _versions() -> dict[str, str]:
         "precision": str(jnp.result_type(float)),
         "device": jax.devices()[0].platform,
     }
+
+
+# --- what data look like ---
+
+
+def _looks(bound: Bound) -> dict[str, str]:
+    """The arrays among the arguments by name: type, shape and the first numbers."""
+    if isinstance(bound, ConditionalExpectation):
+        bound = bound.joint
+    if isinstance(bound, SimulatorExpectation):
+        bound = bound.given
+    if not isinstance(bound, Expectation):
+        return {}
+    named = {
+        name + "".join(f"[{key}]" for key in keys): bound.data.numbers[place]
+        for (name, *keys), place in named_arrays(bound)
+    }
+    return {name: _look(np.asarray(array)) for name, array in [*named.items()][:MAX_NAMED]}
+
+
+def _look(array: np.ndarray) -> str:
+    first = ", ".join(f"{number:.6g}" for number in array.ravel()[:MAX_NUMBERS])
+    if array.ndim == 0:
+        return f"{first} ({array.dtype})"
+    more = ", …" if array.size > MAX_NUMBERS else ""
+    return f"{array.dtype} of shape {array.shape}: {first}{more}"
 
 
 # --- digests ---

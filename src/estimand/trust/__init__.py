@@ -24,6 +24,7 @@ from estimand.trust.checks import (
     check_numbers,
     checked,
     unmet,
+    with_known_zeros,
 )
 from estimand.trust.evidence import (
     Evidence,
@@ -43,6 +44,7 @@ from estimand.trust.outputs import (
     Parts,
     Ratio,
     combine,
+    exactly_zero,
     from_ratio,
     is_material,
     joint_errors,
@@ -94,6 +96,7 @@ __all__ = [
     "combine",
     "errors_of_pieces",
     "evidence_from_weights",
+    "exactly_zero",
     "from_ratio",
     "has_islands",
     "is_material",
@@ -111,6 +114,7 @@ __all__ = [
     "shares_of",
     "thresholds",
     "unmet",
+    "with_known_zeros",
     "without_value",
     "worst",
 ]

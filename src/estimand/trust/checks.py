@@ -8,7 +8,14 @@ from typing import NamedTuple
 
 from estimand.density import Density
 from estimand.trust.existence import check_existence
-from estimand.trust.outputs import Goal, OutputEstimate, joint_errors, percent, rule_of_three
+from estimand.trust.outputs import (
+    Goal,
+    OutputEstimate,
+    exactly_zero,
+    joint_errors,
+    percent,
+    rule_of_three,
+)
 from estimand.trust.resolution import check_resolution
 from estimand.trust.status import Finding, Status
 from estimand.trust.thresholds import (
@@ -37,10 +44,23 @@ CHECKS: tuple[Check, ...] = (check_resolution, check_numbers)
 """What every output goes through, whatever method it is of."""
 
 
+def with_known_zeros(
+    outputs: Sequence[OutputEstimate], density: Density
+) -> tuple[OutputEstimate, ...]:
+    """The outputs; those that no draw has met and that are 0 by their expression are 0 exactly."""
+    if all(output.status is not Status.no_mass_found for output in outputs):
+        return tuple(outputs)
+    return tuple(
+        exactly_zero(output) if is_zero else output
+        for output, is_zero in zip(outputs, density.known_zeros, strict=True)
+    )
+
+
 def checked(
     outputs: Sequence[OutputEstimate], density: Density, checks: Sequence[Check] = CHECKS
 ) -> tuple[OutputEstimate, ...]:
     """The outputs with what all checks find."""
+    outputs = with_known_zeros(outputs, density)
     for check in checks:
         outputs = [output.with_findings(check(output, density)) for output in outputs]
     outputs = [

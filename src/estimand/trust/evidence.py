@@ -139,8 +139,8 @@ def check_tail(log_weights: np.ndarray, part: str | None = None) -> list[Finding
     if not largest > MAX_WEIGHT_SHARE or not (tail := pareto_k(log_weights)) > MAX_PARETO_K:
         return []
     detail = (
-        f"Pareto k {tail:.2f}, at most {MAX_PARETO_K} allowed; one draw holds {100 * largest:.2g} "
-        "% of the weight"
+        f"Pareto k {tail:.2f}, above {MAX_PARETO_K}, and one draw holds {100 * largest:.2g} % of "
+        f"the weight, above {100 * MAX_WEIGHT_SHARE:g} %"
     )
     return [Finding(Status.heavy_tailed, part, detail, "tail")]
 

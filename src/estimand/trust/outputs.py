@@ -150,6 +150,11 @@ class OutputEstimate(NamedTuple):
         return worst((Status.not_converged, *(x for x in found if x is not Status.interrupted)))
 
     @property
+    def is_zero(self) -> bool:
+        """Whether it is 0 exactly, which draws cannot show: it is known of f."""
+        return bool(self.status) and self.value == self.standard_error == self.magnitude == 0
+
+    @property
     def error_scale(self) -> float:
         """What an error is relative to: the value, or a share of E|f| where the parts cancel."""
         return max(abs(self.value), CANCELLATION_FLOOR * self.magnitude) or math.inf
@@ -205,6 +210,23 @@ def without_value(
         ess=EffectiveSizes() if ess is None else ess,
         parts=Parts() if parts is None else parts,
         findings=findings,
+    )
+
+
+def exactly_zero(output: OutputEstimate) -> OutputEstimate:
+    """The output where it is known that f is 0, so that draws have nothing to add.
+
+    It stays as it is if there is no posterior: then it has no expectation.
+    """
+    normaliser = output.parts.normaliser
+    # Without a normaliser it is posterior draws that have given a bound.
+    has_posterior = (
+        output.upper_bound < math.inf if normaliser is None else (math.isfinite(normaliser.log_z))
+    )
+    if output.status is not Status.no_mass_found or not has_posterior:
+        return output
+    return output._replace(
+        value=0.0, standard_error=0.0, upper_bound=0.0, magnitude=0.0, findings=()
     )
 
 

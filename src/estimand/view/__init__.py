@@ -4,7 +4,7 @@ from estimand.view.diagnosis import Diagnosis, PartDiagnosis, PlainSampling, dia
 from estimand.view.reliability import DesignPoint, Reliability, reliability_of
 from estimand.view.remedies import message
 from estimand.view.tables import Summarised, Summary, Table, summarise
-from estimand.view.text import estimate_text, printed
+from estimand.view.text import estimate_text, names_text, printed
 
 # The modules `report` and `answer_page` are imported when a report is asked for, and the plots with
 # them.
@@ -21,6 +21,7 @@ __all__ = [
     "diagnose",
     "estimate_text",
     "message",
+    "names_text",
     "printed",
     "reliability_of",
     "report",

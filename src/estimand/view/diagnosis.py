@@ -259,6 +259,8 @@ def percent(share: float) -> str:
 
 def _verdict(record: Record, number: int, relative_error: float) -> str:
     output = record.outputs[number]
+    if output.is_zero:
+        return "The value is exact: by its expression, the output is 0 whatever is drawn."
     if output.status is Status.ok:
         return (
             "The estimate can be used: all checks passed, and its relative error is "
@@ -274,7 +276,7 @@ def sorted_findings(output: OutputEstimate) -> list[Finding]:
 
 
 def _gain(output: OutputEstimate, plain: PlainSampling | None) -> float:
-    if plain is None:
+    if plain is None or output.is_zero:
         return math.nan
     if plain.num_hits == 0:
         return math.inf

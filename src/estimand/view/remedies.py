@@ -39,6 +39,8 @@ USED_UP = 0.25
 MANY = 10.0
 # If the default method lacks so much when all is spent, a tail may be without end.
 HOPELESS = 20.0
+# Nobody pays this many times as much.
+BEYOND_REACH = 1e4
 # A budget is larger than what is needed: draws are doubled, and some is kept for other routes.
 BUDGET_SLACK = 2.0
 # What takes more evaluations than this is out of reach.
@@ -229,7 +231,7 @@ def _exploration(record: Record, _number: int, finding: Finding) -> str:
 
 
 def _unmet(record: Record, _number: int, finding: Finding) -> str:
-    if not finding.lack:
+    if not 0 < finding.lack < BEYOND_REACH:
         return (
             "A part of f was met by no draw. Return it as an output of its own, which is then "
             "explored on its own: `return {'all': f, 'rare': rare}`."

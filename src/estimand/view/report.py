@@ -189,6 +189,7 @@ def _settings(record: Record) -> str:
         **record.provenance.versions,
         "program digest": record.provenance.program_digest,
         "data digest": record.provenance.data_digest,
+        **{f"data: {name}": look for name, look in record.provenance.data.items()},
     }
     if record.run.notes:
         settings["notes"] = "; ".join(record.run.notes)

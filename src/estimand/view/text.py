@@ -45,6 +45,8 @@ def _output_lines(record: Record) -> Iterator[str]:
 def _number(output: OutputEstimate) -> str:
     if output.status in (Status.no_mass_found, Status.underflow):
         return estimate_text(output)
+    if output.is_zero:
+        return "0 exactly"
     return f"{output.value:.6g} ± {output.standard_error:.2g}"
 
 
@@ -91,6 +93,8 @@ def estimate_text(output: OutputEstimate) -> str:
         return "no mass found"
     if output.status is Status.underflow:
         return "below the smallest number"
+    if output.is_zero:
+        return "0 exactly"
     if not 0 < error < math.inf or value == 0:
         return f"{value:.6g} ± {error:.2g}"
     digits = math.floor(math.log10(abs(value))) - math.floor(math.log10(error)) + 2

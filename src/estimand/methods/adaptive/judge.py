@@ -101,7 +101,8 @@ def _judge_output(
         return estimate.with_findings([_nan_finding()])
     if estimate.findings:
         missed = [_missed_finding(GAMMA2)] if GAMMA2 in state.missed else []
-        return estimate.with_findings(missed)
+        is_nan = [_nan_finding()] if _is_nan_in_posterior(state, output) else []
+        return estimate.with_findings([*missed, *is_nan])
     unseen = [
         state.unseen.get(part, 0.0) * _size(parts, field, estimate) for field, part in own.items()
     ]
@@ -154,6 +155,14 @@ def has_nan(state: State, part: Part) -> bool:
     known = [draws for draws in (state.probe, state.draws) if draws is not None]
     shares = [largest_nan_share(draws, part, log_z) for draws in known]
     return max(shares) > thresholds.MAX_NAN_SHARE
+
+
+def _is_nan_in_posterior(state: State, output: int) -> bool:
+    """Whether an output without mass is not a number where the posterior has some."""
+    assert state.draws is not None
+    is_bad = state.draws.is_bad((output,)) & ~state.draws.is_bad(())
+    weights = state.draws.weights(GAMMA2).relative
+    return bool(weights[is_bad].sum() > thresholds.MAX_NAN_SHARE * weights.sum())
 
 
 def _size(parts: Parts, field: str, estimate: OutputEstimate) -> float:

@@ -337,12 +337,12 @@ def suits_own_coordinates(density: Density) -> bool:
 
 def parts_of(density: Density) -> tuple[Part, ...]:
     """γ, and γf± of every output but those that the return expression rules out."""
-    known = density.known_signs
+    known, is_zero = density.known_signs, density.known_zeros
     signed = (
         Part(sign, output)
         for output in range(density.num_outputs)
         for sign in (1, -1)
-        if sign * known[output] >= 0
+        if sign * known[output] >= 0 and not is_zero[output]
     )
     return (GAMMA2, *signed)
 

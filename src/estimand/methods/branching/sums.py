@@ -19,6 +19,7 @@ from estimand.trust import (
     OutputEstimate,
     Status,
     check_goal,
+    exactly_zero,
     most_severe,
     no_mass,
     pooled,
@@ -138,7 +139,9 @@ def _summed(
         return _without_value(total, there, number)
     if total.magnitude == 0 and total.value == 0:
         finding = no_mass("f is 0 in every branch that was run")
-        return without_value(finding, parts=total.parts, ess=total.ess)
+        total = without_value(finding, parts=total.parts, ess=total.ess)
+        is_known = all(branch.density.known_zeros[number] for branch in branches)
+        return exactly_zero(total) if is_known and mass_left == 0 else total
     doubts = [
         *_unexplored(total, branches, number, mass_left),
         *_weak(total, branches, number),

@@ -23,6 +23,11 @@ class Counts(NamedTuple):
     scopes: np.ndarray
     numbers: np.ndarray
 
+    @property
+    def content(self) -> tuple:
+        """What two of them are compared by."""
+        return tuple((array.shape, array.tobytes()) for array in self)
+
     def up_to(self, most: int | None) -> Counts:
         return self if most is None else self._replace(numbers=np.minimum(self.numbers, most))
 

@@ -208,7 +208,7 @@ def _moved(flow: Flow) -> list[Reach] | None:
     """Steps that only move elements: what NumPy does to the reach itself."""
     params, one = flow.step.params, flow.operands[0]
     count = next(operand.shape[-1] for operand in flow.operands if operand is not None)
-    if one is None and flow.step.name != "concatenate":
+    if one is None and flow.step.name not in ("concatenate", "stack"):
         return None
     if flow.step.name == "reshape" and params.get("dimensions") is None:
         return [one.reshape(*flow.results[0], count)]
@@ -232,11 +232,15 @@ def _moved(flow: Flow) -> list[Reach] | None:
     if flow.step.name == "split":
         edges = np.cumsum(params["sizes"])[:-1]
         return list(np.split(one, edges, axis=params["axis"]))
-    if flow.step.name == "concatenate":
+    if flow.step.name == "unstack":
+        return list(np.moveaxis(one, params["axis"], 0))
+    if flow.step.name in ("concatenate", "stack"):
         filled = [
             np.zeros((*shape, count), bool) if operand is None else operand
             for operand, shape in zip(flow.operands, flow.shapes, strict=True)
         ]
+        if flow.step.name == "stack":
+            return [np.stack(filled, axis=params["axis"])]
         return [np.concatenate(filled, axis=params["dimension"])]
     return None
 
@@ -380,8 +384,7 @@ _RULES: dict[str, Callable] = {
         ("reshape", "squeeze", "expand_dims", "transpose", "rev", "broadcast_in_dim", "slice"),
         _moved,
     ),
-    "split": _moved,
-    "concatenate": _moved,
+    **dict.fromkeys(("split", "concatenate", "stack", "unstack"), _moved),
 }
 
 

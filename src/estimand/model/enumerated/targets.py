@@ -242,10 +242,12 @@ def _cheapest(trace: Trace, density: Layout, start: int, leaf: int) -> Terms | C
 def _leaves(trace: Trace, place: int) -> list[tuple[int, int]]:
     """The parts that a vector of outputs is put together from, and where each starts."""
     step = trace.expression.made_by.get(place)
-    if step is None or step.name not in ("concatenate", "convert_element_type", "reshape"):
+    if step is None:
         return [(0, place)]
-    if step.name != "concatenate":
+    if step.name in ("convert_element_type", "reshape"):
         return _leaves(trace, step.inputs[0])
+    if step.name != "concatenate" and not (step.name == "stack" and step.params["axis"] == 0):
+        return [(0, place)]
     found, start = [], 0
     for part in step.inputs:
         found += [(start + offset, leaf) for offset, leaf in _leaves(trace, part)]
@@ -362,9 +364,15 @@ class Counted(NamedTuple):
             elimination = _eliminated(trace, density, counts)
             return cls(start, leaf, tuple(counts), elimination, tuple(cuts), (value,), 1)
         counts, values, unit = [], [], 1
+        places: dict[tuple, tuple[int, int, int]] = {}
         for cut in cuts:
             found, lowest, highest = _counts(trace, cut)
             size = highest - lowest + 1
+            # The same sum may be written several times.
+            content = (lowest, *(one.content for one in found))
+            if content in places:
+                values.append(places[content])
+                continue
             if unit * size > MAX_JOINT:
                 raise TooManyError(
                     f"the return value depends on sums over labels with more than {MAX_JOINT:,} "
@@ -372,6 +380,7 @@ class Counted(NamedTuple):
                 )
             counts += [one._replace(numbers=unit * one.numbers) for one in found]
             values.append((lowest, unit, size))
+            places[content] = values[-1]
             unit *= size
         codes = np.arange(unit)
         decoded = tuple(low + codes // one % size for low, one, size in values)

@@ -11,7 +11,7 @@ import jax
 import jax.numpy as jnp
 
 from estimand.model.layout import Output, ProgramError
-from estimand.model.numpyro.program import Expectation, ExpectationProgram
+from estimand.model.numpyro.program import NOTHING_OBSERVED, Expectation, ExpectationProgram
 from estimand.model.protocol import Axes, Bound, Data, Identity, Model, described
 
 Named = dict[str, Any]
@@ -94,7 +94,7 @@ class ConditionalExpectation(Bound):
 
     @property
     def notes(self) -> tuple[str, ...]:  # type: ignore[override]
-        return self.joint.notes
+        return tuple(note for note in self.joint.notes if note != NOTHING_OBSERVED)
 
     @property
     def axes(self) -> Axes | None:  # type: ignore[override]

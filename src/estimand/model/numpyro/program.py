@@ -53,6 +53,12 @@ if TYPE_CHECKING:
     from estimand.model.numpyro.conditional import ConditionalProgram
 
 
+NOTHING_OBSERVED = (
+    "the program was given data and observes nothing, neither by obs= nor by a factor: this is an "
+    "expectation under the prior"
+)
+
+
 class Arguments(SentOnce):
     """The arguments of one call and the constants that the program's functions hold, split into
     arrays that go into compiled code as arguments and everything else, which is compiled in.
@@ -353,7 +359,7 @@ class Expectation(Bound):
         trace = shared_key(found.jaxpr, program, name)
         known = self.__dict__.get("_model")
         if known is None or known[0] != trace:
-            known = trace, summed_out(NumpyroModel.of(self, trace), self)
+            known = trace, summed_out(NumpyroModel.of(self, trace), self), found.has_observations
             self.__dict__["_model"] = known
         return known[1]
 
@@ -373,9 +379,13 @@ class Expectation(Bound):
 
     @property
     def notes(self) -> tuple[str, ...]:  # type: ignore[override]
-        known = self.__dict__.get("_model")
-        model = self.model if known is None else known[1]
-        return (model.note,) if isinstance(model, EnumeratedModel) else ()
+        if "_model" not in self.__dict__:
+            _ = self.model
+        _, model, has_observations = self.__dict__["_model"]
+        notes = [model.note] if isinstance(model, EnumeratedModel) else []
+        if not has_observations and any(self.data.is_array[: self.data.num_data]):
+            notes.append(NOTHING_OBSERVED)
+        return tuple(notes)
 
     def identity(self) -> Identity:
         return identity_of(self.program, self.data, self.path, self.data.numbers)
@@ -606,6 +616,7 @@ class _Inspection(NamedTuple):
 
     latents: tuple[Latent, ...]
     output: Output | None
+    has_observations: bool
     jaxpr: ClosedJaxpr
 
     @property
@@ -699,14 +710,15 @@ def _inspect(
 
     The trace has everything in it that an estimator may ask of the program.
     """
-    found: list[tuple[tuple[Latent, ...], Output | None]] = []
+    found: list[tuple[tuple[Latent, ...], Output | None, bool]] = []
 
     def run(rng_key: jax.Array, arrays: tuple) -> list[Any]:
         with TRACING, handlers.trace() as sites, drawing_from_prior(rng_key), Watch(program.name):
             value = program.run(data, arrays)
         latents = check_sites(program.name, sites)
         output = _describe_output(value, program.name) if needs_output else None
-        found.append((latents, output))
+        is_observed = (site["is_observed"] for site in sites.values() if site["type"] == "sample")
+        found.append((latents, output, any(is_observed)))
         contents = [*site_contents(sites), *(sites[name]["value"] for name in program.shown)]
         return contents if output is None else [output.numbers(value), contents]
 

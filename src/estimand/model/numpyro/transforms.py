@@ -428,8 +428,13 @@ class Integers(Transform):
         self.limit = 2.0 ** jnp.finfo(dtype).nmant
 
     def __call__(self, x: Any) -> Any:
-        value = jnp.clip(jnp.floor(self.numbers(x)), self.lower, self.upper)
-        return jnp.clip(value, -self.limit, self.limit).astype(jnp.result_type(int))
+        dtype = jnp.result_type(int)
+        value, lower, upper = (
+            jnp.clip(number, -self.limit, self.limit).astype(dtype)
+            for number in (jnp.floor(self.numbers(x)), self.lower, self.upper)
+        )
+        # As integers: nothing is known of what a NaN is converted to, but that it is one.
+        return jnp.clip(value, lower, upper)
 
     def _inverse(self, y: Any) -> Any:
         return self.numbers.inv(y + jnp.asarray(self.fraction, self.lower.dtype))
