@@ -14,6 +14,7 @@ from typing import Any
 import jax
 import numpy as np
 import pytest
+from scipy import stats
 
 import estimand as ep
 from estimand.model import Expectation
@@ -23,6 +24,19 @@ pytest.importorskip("click")
 from click.testing import CliRunner
 
 from estimand import cli
+
+ROWS = """
+import numpyro
+import numpyro.distributions as dist
+import estimand as ep
+
+@ep.expectation
+def program(y):
+    x = numpyro.sample("x", dist.Normal(0.0, 1.0))
+    with numpyro.plate("rows", len(y)):
+        numpyro.sample("y", dist.Normal(x, 1.0), obs=y)
+    return x
+"""
 
 MODEL = """
 import jax.numpy as jnp
@@ -266,6 +280,28 @@ def test_tails_on_the_command_line(folder: Path) -> None:
     assert abs(above["survival"] - 2.339e-3) < 6 * above["standard_error"] + 1e-5
     assert invoke(folder, "quantile", "model.py:bound").exit_code == 2
     assert invoke(folder, "quantile", "model.py:bound", "--level", "2").exit_code == 2
+
+
+def test_rows_are_left_out(folder: Path) -> None:
+    command = ("leave-one-out", "rows.py:program", "--data", "y.json")
+    (folder / "y.json").write_text('{"y": [0.3, -0.4, 1.1]}')
+    (folder / "rows.py").write_text(ROWS)
+    result = invoke(folder, *command)
+    assert result.exit_code == 0, result.output
+    assert "ELPD" in result.stdout
+    found = json.loads(invoke(folder, *command, "--site", "y", "--json").stdout)
+    assert [row["row"] for row in found["rows"]] == [0, 1, 2]
+    # Given the other two, y is normal with mean (sum of the others) / 3 and variance 4 / 3.
+    first = stats.norm.logpdf(0.3, (-0.4 + 1.1) / 3, (4 / 3) ** 0.5)
+    assert abs(found["rows"][0]["elpd"] - first) < 6 * found["rows"][0]["standard_error"] + 1e-6
+    assert found["elpd"] == pytest.approx(sum(row["elpd"] for row in found["rows"]))
+    for arguments, words in {
+        ("rows.py:program", "--data", "y.json", "--site", "z"): "z",
+        ("model.py:nothing",): "observed",
+    }.items():
+        refused = invoke(folder, "leave-one-out", *arguments)
+        assert refused.exit_code == 2
+        assert words in refused.stderr
 
 
 @pytest.mark.parametrize(

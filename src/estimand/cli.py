@@ -30,6 +30,7 @@ import numpy as np
 from estimand.answers import compare as compare_models
 from estimand.answers import decide as make_decision
 from estimand.answers import distribution as distribution_of
+from estimand.answers import leave_one_out as predict_each_row
 from estimand.answers import quantile as quantile_of
 from estimand.answers import shortfall as shortfall_of
 from estimand.estimate import (
@@ -425,6 +426,7 @@ class _Commands(click.Group):
             "shortfall",
             "distribution",
             "decide",
+            "leave-one-out",
             "compare",
             "compare-methods",
         ]
@@ -1033,7 +1035,7 @@ class _Asked(NamedTuple):
         limits: _Limits,
         seed: int,
         precision: str,
-        output: str | None,
+        output: str | None = None,
     ) -> _Asked:
         expectation: Any = _bound(program, data, precision)
         if output is not None:
@@ -1164,6 +1166,42 @@ def distribution(
 
     def ask() -> Any:
         return distribution_of(asked.expectation, sorted(grid), **asked.settings)
+
+    _answer(ask, as_json)
+
+
+@main.command("leave-one-out")
+@_of_a_program
+@click.option(
+    "--site", help="The observed site whose rows are left out, if the program has several."
+)
+@_json
+def leave_one_out(
+    program: str,
+    data: Path | None,
+    relative_error: float | None,
+    absolute_error: float,
+    max_evaluations: int | None,
+    max_seconds: float,
+    seed: int,
+    precision: str,
+    site: str | None,
+    as_json: bool,
+) -> None:
+    """How well each row of data is predicted by the others.
+
+    What the program returns does not matter. The limits are those of the posterior, and of each
+    exploration of the posterior without some rows.
+
+    \b
+    Example:
+      estimand leave-one-out model.py:program --data data.csv
+    """
+    limits = _Limits(relative_error, absolute_error, max_evaluations, max_seconds)
+    asked = _Asked.of(program, data, limits, seed, precision)
+
+    def ask() -> Any:
+        return predict_each_row(asked.expectation, site=site, **asked.settings)
 
     _answer(ask, as_json)
 

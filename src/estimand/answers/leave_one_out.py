@@ -31,7 +31,7 @@ from estimand.model import (
     the_posterior,
     without_rows,
 )
-from estimand.record import as_key, quantile
+from estimand.record import as_key, plain_numbers, quantile
 from estimand.runtime import cache_on_disk, compiled_per_model, in_precision
 from estimand.sampling import effective_sample_size, in_chunks, log_mean, pareto_k, vmapped
 from estimand.trust import (
@@ -158,6 +158,34 @@ class LeaveOneOut:
         for row in self.rows:
             for finding in row.findings:
                 yield f"row {row.index} {finding.status.name}: {finding}"
+
+    def to_dict(self) -> dict[str, Any]:
+        """All numbers as plain data; those that are not finite are strings, as in JSON."""
+        return plain_numbers(
+            {
+                "program": self.program,
+                "site": self.site,
+                "status": self.status.name,
+                "elpd": self.elpd,
+                "standard_error": self.standard_error,
+                "se": self.se,
+                "effective_parameters": self.effective_parameters,
+                "rows": [
+                    {
+                        "row": row.index,
+                        "elpd": row.elpd,
+                        "standard_error": row.standard_error,
+                        "interval": row.interval,
+                        "pareto_k": row.pareto_k,
+                        "posterior_k": row.posterior_k,
+                        "is_explored": row.is_explored,
+                        "status": row.status.name,
+                        "findings": [str(finding) for finding in row.findings],
+                    }
+                    for row in self.rows
+                ],
+            }
+        )
 
     def to_arviz(self) -> ELPDData:
         """As ArviZ has it, for ``arviz_stats.compare``. Needs ArviZ:
