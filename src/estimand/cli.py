@@ -556,6 +556,9 @@ class _Limits(NamedTuple):
         return dataclasses.replace(method, **self.given)
 
 
+_report = click.option(
+    "--report", type=click.Path(path_type=Path), help="Write an HTML report here."
+)
 _record = click.argument("record", type=click.Path(path_type=Path, dir_okay=False))
 
 
@@ -577,7 +580,7 @@ _record = click.argument("record", type=click.Path(path_type=Path, dir_okay=Fals
     type=click.Path(path_type=Path),
     help="Save the work here as it is done: after a crash the same command resumes from it.",
 )
-@click.option("--report", type=click.Path(path_type=Path), help="Write an HTML report here.")
+@_report
 @click.option(
     "--sensitivity",
     is_flag=True,
@@ -694,6 +697,7 @@ def _add_sensitivity(result: Estimate) -> None:
     help="Also say what the data of a study would be worth: a function in the program's file that "
     "draws them given the sites; repeat it.",
 )
+@_report
 @_json
 def decide(
     program: str,
@@ -707,6 +711,7 @@ def decide(
     actions: str,
     argument: str | None,
     study_names: tuple[str, ...],
+    report: Path | None,
     as_json: bool,
 ) -> None:
     """Choose the action of the largest expected utility, which the program returns.
@@ -715,6 +720,8 @@ def decide(
     Example:
       estimand decide insurance.py:utility --actions 0,1000,5000 --data data.csv
     """
+    _check_output(report, "--report")
+    _check_plots(report is not None)
     loaded = load_program(program)
     if not isinstance(loaded, ExpectationProgram):
         raise click.UsageError(
@@ -739,6 +746,9 @@ def decide(
         decision = choose(*positional, **named)
     except (ProgramError, TypeError, ValueError) as error:
         raise click.UsageError(str(error)) from error
+    if report is not None:
+        decision.to_html(report)
+        _say(f"report written: {report}")
     if as_json:
         rows = _plain(decision.rows)
         studies = _plain([study.row for study in decision.studies.values()])
@@ -1007,8 +1017,10 @@ def _comparison_rows(name: str, result: Estimate) -> list[tuple[str, ...]]:
 # --- further questions ---
 
 
-def _answer(ask: Callable[[], Any], as_json: bool) -> None:
-    """Prints an answer, and ends with its exit code."""
+def _answer(ask: Callable[[], Any], report: Path | None, as_json: bool) -> None:
+    """Prints an answer, writes its report if that is wanted, and ends with its exit code."""
+    _check_output(report, "--report")
+    _check_plots(report is not None)
     try:
         answer = ask()
     except (ProgramError, TypeError, ValueError, ImportError) as error:
@@ -1016,6 +1028,9 @@ def _answer(ask: Callable[[], Any], as_json: bool) -> None:
     except Exception as error:
         traceback.print_exc()
         raise click.UsageError(f"the estimation failed: {error}") from error
+    if report is not None:
+        answer.to_html(report)
+        _say(f"report written: {report}")
     text = json.dumps(answer.to_dict(), indent=2, allow_nan=False) if as_json else str(answer)
     click.echo(text)
     sys.exit(0 if answer.status else NOT_TRUSTED)
@@ -1069,6 +1084,7 @@ _output_name = click.option(
     multiple=True,
     help="Probability of the upper tail instead of a level, such as 1e-6; repeat it.",
 )
+@_report
 @_json
 def quantile(
     program: str,
@@ -1082,6 +1098,7 @@ def quantile(
     output_name: str | None,
     levels: tuple[float, ...],
     tails: tuple[float, ...],
+    report: Path | None,
     as_json: bool,
 ) -> None:
     """Quantiles of what a program returns, however far out.
@@ -1099,7 +1116,7 @@ def quantile(
             asked.expectation, levels_or_none, tail_probability=tails_or_none, **asked.settings
         )
 
-    _answer(ask, as_json)
+    _answer(ask, report, as_json)
 
 
 @main.command()
@@ -1107,6 +1124,7 @@ def quantile(
 @_output_name
 @click.option("--tail-probability", type=float, required=True, help="The share of cases.")
 @click.option("--lower", is_flag=True, help="The smallest values instead of the largest ones.")
+@_report
 @_json
 def shortfall(
     program: str,
@@ -1120,6 +1138,7 @@ def shortfall(
     output_name: str | None,
     tail_probability: float,
     lower: bool,
+    report: Path | None,
     as_json: bool,
 ) -> None:
     """The mean of what a program returns in the worst share of all cases.
@@ -1134,13 +1153,14 @@ def shortfall(
     def ask() -> Any:
         return shortfall_of(asked.expectation, tail_probability, lower=lower, **asked.settings)
 
-    _answer(ask, as_json)
+    _answer(ask, report, as_json)
 
 
 @main.command()
 @_of_a_program
 @_output_name
 @click.option("--at", "grid", type=float, multiple=True, required=True, help="A point; repeat it.")
+@_report
 @_json
 def distribution(
     program: str,
@@ -1153,6 +1173,7 @@ def distribution(
     precision: str,
     output_name: str | None,
     grid: tuple[float, ...],
+    report: Path | None,
     as_json: bool,
 ) -> None:
     """The probabilities that what a program returns is above some numbers, or at most them.
@@ -1167,7 +1188,7 @@ def distribution(
     def ask() -> Any:
         return distribution_of(asked.expectation, sorted(grid), **asked.settings)
 
-    _answer(ask, as_json)
+    _answer(ask, report, as_json)
 
 
 @main.command("leave-one-out")
@@ -1175,6 +1196,7 @@ def distribution(
 @click.option(
     "--site", help="The observed site whose rows are left out, if the program has several."
 )
+@_report
 @_json
 def leave_one_out(
     program: str,
@@ -1186,6 +1208,7 @@ def leave_one_out(
     seed: int,
     precision: str,
     site: str | None,
+    report: Path | None,
     as_json: bool,
 ) -> None:
     """How well each row of data is predicted by the others.
@@ -1203,7 +1226,7 @@ def leave_one_out(
     def ask() -> Any:
         return predict_each_row(asked.expectation, site=site, **asked.settings)
 
-    _answer(ask, as_json)
+    _answer(ask, report, as_json)
 
 
 @main.command()
@@ -1217,7 +1240,7 @@ def leave_one_out(
 @_max_evaluations
 @_seed
 @_precision
-@click.option("--report", type=click.Path(path_type=Path), help="Write an HTML report here.")
+@_report
 @_json
 def compare(
     programs: tuple[str, ...],
@@ -1237,8 +1260,6 @@ def compare(
     Example:
       estimand compare linear.py:program quadratic.py:program --data data.csv --report page.html
     """
-    _check_output(report, "--report")
-    _check_plots(report is not None)
     if prior and len(prior) != len(programs):
         raise click.UsageError(
             f"--prior: give one for each of the {len(programs)} programs; there are {len(prior)}."
@@ -1249,7 +1270,7 @@ def compare(
     limits = _Limits(relative_error, 0.0, max_evaluations, math.inf)
 
     def ask() -> Any:
-        found = compare_models(
+        return compare_models(
             models,
             prior=dict(zip(programs, prior, strict=True)) if prior else None,
             average=average,
@@ -1258,12 +1279,8 @@ def compare(
             precision=precision,
             throw=False,
         )
-        if report is not None:
-            found.to_html(report)
-            _say(f"report written: {report}")
-        return found
 
-    _answer(ask, as_json)
+    _answer(ask, report, as_json)
 
 
 def starters() -> dict[str, Path]:
