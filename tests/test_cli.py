@@ -14,6 +14,7 @@ from typing import Any
 import jax
 import numpy as np
 import pytest
+from scipy import stats
 
 import estimand as ep
 from estimand.model import Expectation
@@ -23,6 +24,19 @@ pytest.importorskip("click")
 from click.testing import CliRunner
 
 from estimand import cli
+
+ROWS = """
+import numpyro
+import numpyro.distributions as dist
+import estimand as ep
+
+@ep.expectation
+def program(y):
+    x = numpyro.sample("x", dist.Normal(0.0, 1.0))
+    with numpyro.plate("rows", len(y)):
+        numpyro.sample("y", dist.Normal(x, 1.0), obs=y)
+    return x
+"""
 
 MODEL = """
 import jax
@@ -190,8 +204,9 @@ def test_precision(folder: Path) -> None:
 
 def test_decide_names_the_best_action(folder: Path) -> None:
     command = ("decide", "model.py:gain", "--actions", "0, 1,2", "--data", "data.json")
-    result = invoke(folder, *command)
+    result = invoke(folder, *command, "--report", "page.html")
     assert result.exit_code == 0, result.output
+    assert "Decision by gain" in (folder / "page.html").read_text()
     assert "is the best action" in result.stdout or "cannot be told apart" in result.stdout
     rows = json.loads(invoke(folder, *command, "--json").stdout)
     assert [row["setting"] for row in rows] == [0.0, 1.0, 2.0]
@@ -254,8 +269,10 @@ def test_models_are_compared(folder: Path) -> None:
 
 def test_tails_on_the_command_line(folder: Path) -> None:
     asked = ["model.py:bound", "--json"]
-    result = invoke(folder, "quantile", *asked, "--level", "0.5", "--level", "0.999")
+    levels = ("--level", "0.5", "--level", "0.999")
+    result = invoke(folder, "quantile", *asked, *levels, "--report", "page.html")
     assert result.exit_code == 0
+    assert "Quantiles of program" in (folder / "page.html").read_text()
     median, far = json.loads(result.stdout)["quantiles"]
     assert median["interval"][0] < 1.0 < median["interval"][1]
     assert far["interval"][0] < 32.313137 < far["interval"][1]
@@ -267,6 +284,31 @@ def test_tails_on_the_command_line(folder: Path) -> None:
     assert abs(above["survival"] - 2.339e-3) < 6 * above["standard_error"] + 1e-5
     assert invoke(folder, "quantile", "model.py:bound").exit_code == 2
     assert invoke(folder, "quantile", "model.py:bound", "--level", "2").exit_code == 2
+    nowhere = invoke(folder, "quantile", *asked, *levels, "--report", "none/page.html")
+    assert (nowhere.exit_code, nowhere.stdout) == (2, "")
+
+
+def test_rows_are_left_out(folder: Path) -> None:
+    command = ("leave-one-out", "rows.py:program", "--data", "y.json", "--report", "page.html")
+    (folder / "y.json").write_text('{"y": [0.3, -0.4, 1.1]}')
+    (folder / "rows.py").write_text(ROWS)
+    result = invoke(folder, *command)
+    assert result.exit_code == 0, result.output
+    assert "ELPD" in result.stdout
+    assert "ELPD" in (folder / "page.html").read_text()
+    found = json.loads(invoke(folder, *command, "--site", "y", "--json").stdout)
+    assert [row["row"] for row in found["rows"]] == [0, 1, 2]
+    # Given the other two, y is normal with mean (sum of the others) / 3 and variance 4 / 3.
+    first = stats.norm.logpdf(0.3, (-0.4 + 1.1) / 3, (4 / 3) ** 0.5)
+    assert abs(found["rows"][0]["elpd"] - first) < 6 * found["rows"][0]["standard_error"] + 1e-6
+    assert found["elpd"] == pytest.approx(sum(row["elpd"] for row in found["rows"]))
+    for arguments, words in {
+        ("rows.py:program", "--data", "y.json", "--site", "z"): "z",
+        ("model.py:nothing",): "observed",
+    }.items():
+        refused = invoke(folder, "leave-one-out", *arguments)
+        assert refused.exit_code == 2
+        assert words in refused.stderr
 
 
 @pytest.mark.parametrize(

@@ -8,11 +8,13 @@ from pathlib import Path
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 from numpyro import handlers
 from numpyro.infer.util import potential_energy
 
+from benchmarks import evidence
 from benchmarks.peers import branches, numpyro_nuts, prior, summary, sweep
 from benchmarks.peers.density import Density, plain
 from benchmarks.peers.problems import ALL
@@ -148,6 +150,33 @@ def test_peers_for_programs_that_branch(seed: int, monkeypatch: pytest.MonkeyPat
         assert outputs["first"] == pytest.approx(shares[0])
         assert 0.3 < shares[0] < 0.8
         assert 2 * (3 * 300 + 300) <= cost <= 30_000
+
+
+@pytest.mark.parametrize("name", evidence.PROBLEMS)
+def test_likelihoods_of_the_evidence_benchmark_are_the_models(name: str, seed: int) -> None:
+    model, args, _, dimension, log_likelihood, transform = evidence.PROBLEMS[name]
+    names = ("precision", "level", "slope") if name == "pine" else ("x",)
+    x = transform(np.random.default_rng(seed).uniform(size=dimension))
+    with jax.enable_x64(True):
+        values = dict(zip(names, jnp.asarray(x if name == "pine" else [x]), strict=True))
+        sites = handlers.trace(handlers.substitute(model, data=values)).get_trace(*args)
+        terms = [s["fn"].log_prob(s["value"]).sum() for s in sites.values() if s.get("is_observed")]
+        np.testing.assert_allclose(log_likelihood(x), float(sum(terms)), rtol=1e-6)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("package", "name"), [("dynesty", "dynesty"), ("pymc", "PyMC SMC")])
+@pytest.mark.filterwarnings("ignore")
+def test_peers_of_the_evidence_benchmark(package: str, name: str, seed: int) -> None:
+    pytest.importorskip(package, reason="pip install 'estimand[peers]'")
+    for problem in ("pine", "eggbox", "shells_2"):
+        run = evidence.PEERS[name](problem, seed)
+        assert run["cost"] > 1_000
+        assert abs(run["log_z"] - evidence.PROBLEMS[problem][2]) < 1
+
+
+def test_the_table_of_evidence_has_its_place() -> None:
+    assert all(mark in evidence.PAGE.read_text() for mark in (evidence.BEGIN, evidence.END))
 
 
 def test_ratio_of_evidences() -> None:

@@ -67,27 +67,31 @@ class CountedIMH(pm.smc.IMH):
         CountedIMH.total += self.draws * (self.n_steps - 1)
 
 
-def _smc(model, size, seed):
+def sampled_by_smc(model, size, seed, chains=NUM_SMC_CHAINS):
+    """The log evidence of each chain, the draws, and the evaluations."""
     CountedIMH.total = 0
     with model:
         trace = pm.sample_smc(
             draws=size,
             kernel=CountedIMH,
-            chains=NUM_SMC_CHAINS,
+            chains=chains,
             cores=1,
             random_seed=seed,
             progressbar=False,
             compute_convergence_checks=False,
         )
-    return trace, CountedIMH.total
+    by_chain = trace.sample_stats["log_marginal_likelihood"].values
+    # Numbers by stage, or in one object where chains have different numbers of stages.
+    stages = [np.concatenate([np.ravel(stage) for stage in chain]) for chain in by_chain]
+    return [float(chain[-1]) for chain in stages], trace.posterior, CountedIMH.total
 
 
 def smc(problem):
     model, average = build(problem), _averaged(problem)
 
     def run(size, seed):
-        trace, used = _smc(model, size, seed)
-        return Outcome(average(trace.posterior), used)
+        _, posterior, used = sampled_by_smc(model, size, seed)
+        return Outcome(average(posterior), used)
 
     return run
 
@@ -103,12 +107,9 @@ def smc_ratio(problem):
                 return 0.0
             first = 10 * seed + NUM_SMC_CHAINS * ((sign or 0) + 1)
             seeds = [first + chain for chain in range(NUM_SMC_CHAINS)]
-            trace, used = _smc(models[sign], size, seeds)
+            log_evidences, _, used = sampled_by_smc(models[sign], size, seeds)
             total.append(used)
-            chains = trace.sample_stats["log_marginal_likelihood"].values
-            # Numbers by stage, or in one object where chains have different numbers of stages.
-            stages = [np.concatenate([np.ravel(stage) for stage in chain]) for chain in chains]
-            return log_mean_exp([float(chain[-1]) for chain in stages])
+            return log_mean_exp(log_evidences)
 
         return Outcome(ratio(problem, evidence), sum(total))
 

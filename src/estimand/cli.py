@@ -30,6 +30,7 @@ import numpy as np
 from estimand.answers import compare as compare_models
 from estimand.answers import decide as make_decision
 from estimand.answers import distribution as distribution_of
+from estimand.answers import leave_one_out as predict_each_row
 from estimand.answers import quantile as quantile_of
 from estimand.answers import shortfall as shortfall_of
 from estimand.estimate import (
@@ -425,6 +426,7 @@ class _Commands(click.Group):
             "shortfall",
             "distribution",
             "decide",
+            "leave-one-out",
             "compare",
             "compare-methods",
         ]
@@ -554,6 +556,9 @@ class _Limits(NamedTuple):
         return dataclasses.replace(method, **self.given)
 
 
+_report = click.option(
+    "--report", type=click.Path(path_type=Path), help="Write an HTML report here."
+)
 _record = click.argument("record", type=click.Path(path_type=Path, dir_okay=False))
 
 
@@ -575,7 +580,7 @@ _record = click.argument("record", type=click.Path(path_type=Path, dir_okay=Fals
     type=click.Path(path_type=Path),
     help="Save the work here as it is done: after a crash the same command resumes from it.",
 )
-@click.option("--report", type=click.Path(path_type=Path), help="Write an HTML report here.")
+@_report
 @click.option(
     "--sensitivity",
     is_flag=True,
@@ -692,6 +697,7 @@ def _add_sensitivity(result: Estimate) -> None:
     help="Also say what the data of a study would be worth: a function in the program's file that "
     "draws them given the sites; repeat it.",
 )
+@_report
 @_json
 def decide(
     program: str,
@@ -705,6 +711,7 @@ def decide(
     actions: str,
     argument: str | None,
     study_names: tuple[str, ...],
+    report: Path | None,
     as_json: bool,
 ) -> None:
     """Choose the action of the largest expected utility, which the program returns.
@@ -713,6 +720,8 @@ def decide(
     Example:
       estimand decide insurance.py:utility --actions 0,1000,5000 --data data.csv
     """
+    _check_output(report, "--report")
+    _check_plots(report is not None)
     loaded = load_program(program)
     if not isinstance(loaded, ExpectationProgram):
         raise click.UsageError(
@@ -737,6 +746,9 @@ def decide(
         decision = choose(*positional, **named)
     except (ProgramError, TypeError, ValueError) as error:
         raise click.UsageError(str(error)) from error
+    if report is not None:
+        decision.to_html(report)
+        _say(f"report written: {report}")
     if as_json:
         rows = _plain(decision.rows)
         studies = _plain([study.row for study in decision.studies.values()])
@@ -1005,8 +1017,10 @@ def _comparison_rows(name: str, result: Estimate) -> list[tuple[str, ...]]:
 # --- further questions ---
 
 
-def _answer(ask: Callable[[], Any], as_json: bool) -> None:
-    """Prints an answer, and ends with its exit code."""
+def _answer(ask: Callable[[], Any], report: Path | None, as_json: bool) -> None:
+    """Prints an answer, writes its report if that is wanted, and ends with its exit code."""
+    _check_output(report, "--report")
+    _check_plots(report is not None)
     try:
         answer = ask()
     except (ProgramError, TypeError, ValueError, ImportError) as error:
@@ -1014,6 +1028,9 @@ def _answer(ask: Callable[[], Any], as_json: bool) -> None:
     except Exception as error:
         traceback.print_exc()
         raise click.UsageError(f"the estimation failed: {error}") from error
+    if report is not None:
+        answer.to_html(report)
+        _say(f"report written: {report}")
     text = json.dumps(answer.to_dict(), indent=2, allow_nan=False) if as_json else str(answer)
     click.echo(text)
     sys.exit(0 if answer.status else NOT_TRUSTED)
@@ -1033,7 +1050,7 @@ class _Asked(NamedTuple):
         limits: _Limits,
         seed: int,
         precision: str,
-        output: str | None,
+        output: str | None = None,
     ) -> _Asked:
         expectation: Any = _bound(program, data, precision)
         if output is not None:
@@ -1067,6 +1084,7 @@ _output_name = click.option(
     multiple=True,
     help="Probability of the upper tail instead of a level, such as 1e-6; repeat it.",
 )
+@_report
 @_json
 def quantile(
     program: str,
@@ -1080,6 +1098,7 @@ def quantile(
     output_name: str | None,
     levels: tuple[float, ...],
     tails: tuple[float, ...],
+    report: Path | None,
     as_json: bool,
 ) -> None:
     """Quantiles of what a program returns, however far out.
@@ -1097,7 +1116,7 @@ def quantile(
             asked.expectation, levels_or_none, tail_probability=tails_or_none, **asked.settings
         )
 
-    _answer(ask, as_json)
+    _answer(ask, report, as_json)
 
 
 @main.command()
@@ -1105,6 +1124,7 @@ def quantile(
 @_output_name
 @click.option("--tail-probability", type=float, required=True, help="The share of cases.")
 @click.option("--lower", is_flag=True, help="The smallest values instead of the largest ones.")
+@_report
 @_json
 def shortfall(
     program: str,
@@ -1118,6 +1138,7 @@ def shortfall(
     output_name: str | None,
     tail_probability: float,
     lower: bool,
+    report: Path | None,
     as_json: bool,
 ) -> None:
     """The mean of what a program returns in the worst share of all cases.
@@ -1132,13 +1153,14 @@ def shortfall(
     def ask() -> Any:
         return shortfall_of(asked.expectation, tail_probability, lower=lower, **asked.settings)
 
-    _answer(ask, as_json)
+    _answer(ask, report, as_json)
 
 
 @main.command()
 @_of_a_program
 @_output_name
 @click.option("--at", "grid", type=float, multiple=True, required=True, help="A point; repeat it.")
+@_report
 @_json
 def distribution(
     program: str,
@@ -1151,6 +1173,7 @@ def distribution(
     precision: str,
     output_name: str | None,
     grid: tuple[float, ...],
+    report: Path | None,
     as_json: bool,
 ) -> None:
     """The probabilities that what a program returns is above some numbers, or at most them.
@@ -1165,7 +1188,45 @@ def distribution(
     def ask() -> Any:
         return distribution_of(asked.expectation, sorted(grid), **asked.settings)
 
-    _answer(ask, as_json)
+    _answer(ask, report, as_json)
+
+
+@main.command("leave-one-out")
+@_of_a_program
+@click.option(
+    "--site", help="The observed site whose rows are left out, if the program has several."
+)
+@_report
+@_json
+def leave_one_out(
+    program: str,
+    data: Path | None,
+    relative_error: float | None,
+    absolute_error: float,
+    max_evaluations: int | None,
+    max_seconds: float,
+    seed: int,
+    precision: str,
+    site: str | None,
+    report: Path | None,
+    as_json: bool,
+) -> None:
+    """How well each row of data is predicted by the others.
+
+    What the program returns does not matter. The limits are those of the posterior, and of each
+    exploration of the posterior without some rows.
+
+    \b
+    Example:
+      estimand leave-one-out model.py:program --data data.csv
+    """
+    limits = _Limits(relative_error, absolute_error, max_evaluations, max_seconds)
+    asked = _Asked.of(program, data, limits, seed, precision)
+
+    def ask() -> Any:
+        return predict_each_row(asked.expectation, site=site, **asked.settings)
+
+    _answer(ask, report, as_json)
 
 
 @main.command()
@@ -1179,7 +1240,7 @@ def distribution(
 @_max_evaluations
 @_seed
 @_precision
-@click.option("--report", type=click.Path(path_type=Path), help="Write an HTML report here.")
+@_report
 @_json
 def compare(
     programs: tuple[str, ...],
@@ -1199,8 +1260,6 @@ def compare(
     Example:
       estimand compare linear.py:program quadratic.py:program --data data.csv --report page.html
     """
-    _check_output(report, "--report")
-    _check_plots(report is not None)
     if prior and len(prior) != len(programs):
         raise click.UsageError(
             f"--prior: give one for each of the {len(programs)} programs; there are {len(prior)}."
@@ -1211,7 +1270,7 @@ def compare(
     limits = _Limits(relative_error, 0.0, max_evaluations, math.inf)
 
     def ask() -> Any:
-        found = compare_models(
+        return compare_models(
             models,
             prior=dict(zip(programs, prior, strict=True)) if prior else None,
             average=average,
@@ -1220,12 +1279,8 @@ def compare(
             precision=precision,
             throw=False,
         )
-        if report is not None:
-            found.to_html(report)
-            _say(f"report written: {report}")
-        return found
 
-    _answer(ask, as_json)
+    _answer(ask, report, as_json)
 
 
 def starters() -> dict[str, Path]:

@@ -14,7 +14,7 @@ from scipy import stats
 import estimand as ep
 from estimand import plots
 from problems import evidence as known
-from tests.stats import assert_estimate
+from tests.stats import assert_coverage, assert_estimate
 
 GRID = np.array([-5.0, -2.0, 0.5, 2.0, 6.0])
 
@@ -85,3 +85,18 @@ def test_beyond_the_ends_of_a_value_it_is_known() -> None:
     low, high = found.interval()
     assert low[[0, 3, 4]].tolist() == high[[0, 3, 4]].tolist() == [0.0, 1.0, 1.0]
     assert "0 exactly" in str(found)
+
+
+# --- coverage ---
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("model", "law"), [(known.normal, stats.norm), (known.predictive_t, stats.t(9))]
+)
+def test_bands_cover_point_by_point(model: Any, law: Any) -> None:
+    bound = ep.expectation(model)()
+    runs = [ep.distribution(bound, GRID, rng_key=key) for key in range(200)]
+    ends = np.asarray([run.survival_interval() for run in runs])
+    for point, truth in enumerate(law.sf(GRID)):
+        assert_coverage(ends[:, 0, point], ends[:, 1, point], truth, 0.95)

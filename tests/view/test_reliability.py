@@ -16,7 +16,13 @@ from scipy import stats
 
 import estimand as ep
 from problems import reliability as known
-from tests.stats import assert_estimate, assert_proportion
+from tests.stats import (
+    assert_coverage,
+    assert_estimate,
+    assert_mean,
+    assert_proportion,
+    assert_standard_errors,
+)
 
 
 @ep.expectation
@@ -105,3 +111,21 @@ def test_only_events_have_an_index(result: ep.Estimate) -> None:
         mean.reliability()
     with pytest.raises(ValueError, match="output must be from 0 to 0"):
         result.reliability(1)
+
+
+@pytest.mark.slow
+def test_intervals_of_the_index_and_errors_of_shares_over_many_seeds() -> None:
+    @ep.expectation
+    def union() -> Any:
+        x = numpyro.sample("x", dist.Normal(0.0, 1.0).expand([2]).to_event(1))
+        return (x[0] > 3.5) | (x[1] < -3.8)
+
+    runs = [ep.estimate_expectation(union(), rng_key=key).reliability() for key in range(200)]
+    first, second = stats.norm.sf([3.5, 3.8])
+    probability = first + second - first * second
+    low, high = zip(*(run.interval for run in runs), strict=True)
+    assert_coverage(low, high, -float(stats.norm.ppf(probability)), 0.95)
+    points = [run.design_points[0] for run in runs]
+    shares = [point.share for point in points]
+    assert_mean(shares, first / probability)
+    assert_standard_errors(shares, [point.share_error for point in points])

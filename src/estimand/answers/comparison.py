@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import math
-import os
 from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import Executor
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -13,6 +12,7 @@ import jax
 
 from estimand import record as records
 from estimand.answers.evidence import LogEvidence, as_bound, at_work, auto_for, evidence_of
+from estimand.answers.reported import Reported, provenance_of
 from estimand.estimate import Estimate, EstimationError, estimate_expectation
 from estimand.methods import Auto
 from estimand.model import Bound, Output
@@ -29,7 +29,7 @@ from estimand.trust import (
     probabilities,
     worst,
 )
-from estimand.view import Summarised, Summary, Table
+from estimand.view import Summary, Table
 
 if TYPE_CHECKING:
     from pandas import DataFrame
@@ -59,7 +59,7 @@ class ComparedModel(NamedTuple):
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
-class Comparison(Summarised):
+class Comparison(Reported):
     """Models by their evidence, the best first; `models` has a row for each, by name.
 
     `average` is the expectation of the return value over all models, where it was asked for: an
@@ -170,25 +170,6 @@ class Comparison(Summarised):
         """A row for each model, as a pandas DataFrame. Needs pandas."""
         return records.to_dataframe(self.rows, "model")
 
-    def to_html(self, path: str | os.PathLike | None = None) -> str:
-        """A report as one self-contained page, also written to `path` if one is given.
-
-        The best model first, then the verdict, plots, tables, how each evidence was obtained, and
-        the programs' sources. Needs matplotlib: ``pip install 'estimand[plots]'``.
-
-        Args:
-            path: the file, in a folder that exists.
-
-        Examples:
-            >>> page = ep.compare({"one": program(2.0), "other": program(3.0)}).to_html()
-        """
-        from estimand.answers.comparison_page import page_of
-
-        page = page_of(self).to_html()
-        if path is not None:
-            records.write_atomically(path, page.encode())
-        return page
-
 
 def with_error(value: float, error: float) -> str:
     """A number to the precision of its error; a dash if there is none."""
@@ -269,7 +250,7 @@ def compare(
     comparison = Comparison(
         models={row.name: row for row in rows},
         provenances={
-            name: records.provenance_of(model, method, key) for name, model in bound.items()
+            name: provenance_of(model, method, key, precision) for name, model in bound.items()
         },
     )
     if output is not None:

@@ -19,6 +19,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from estimand.answers.quantity import Quantity, columns
+from estimand.answers.reported import Reported, provenance_of
 from estimand.answers.studies import StudyValue, studies_of, value_of_study
 from estimand.density import Density
 from estimand.estimate import Estimate, EstimationError, estimate_expectation
@@ -30,8 +31,9 @@ from estimand.model import (
     Study,
     at_settings,
     require_same_density,
+    source_text,
 )
-from estimand.record import as_key, quantile, values_at
+from estimand.record import Provenance, as_key, quantile, values_at
 from estimand.runtime import in_precision
 from estimand.sampling import named_key
 from estimand.trust import (
@@ -68,7 +70,7 @@ class Action(NamedTuple):
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class Decision:
+class Decision(Reported):
     """A choice among actions, with the evidence for it. Made by `decide`.
 
     `actions` are in the order in which they were given. `evpi` is the expected value of perfect
@@ -82,7 +84,16 @@ class Decision:
     evpi: Quantity
     utilities: Estimate = dataclasses.field(repr=False)
     contrasts: Estimate = dataclasses.field(repr=False)
-    studies: dict[str, StudyValue] = dataclasses.field(default_factory=dict)
+    studies: dict[str, StudyValue]
+    provenance: Provenance = dataclasses.field(repr=False)
+
+    @property
+    def num_evaluations(self) -> int:
+        return self.utilities.num_evaluations + self.contrasts.num_evaluations
+
+    @property
+    def num_gradients(self) -> int:
+        return self.utilities.num_gradients + self.contrasts.num_gradients
 
     @functools.cached_property
     def best(self) -> Action:
@@ -127,12 +138,6 @@ class Decision:
                 return action
         raise KeyError(f"there is no action {name!r}; there are {[a.name for a in self.actions]}.")
 
-    def __str__(self) -> str:
-        return self.summary().plain()
-
-    def _repr_html_(self) -> str:
-        return self.summary()._repr_html_()
-
     def summary(self) -> Summary:
         """The actions as a table, the choice in words, and the value of perfect information."""
         header = (
@@ -155,13 +160,18 @@ class Decision:
             for action in self.actions
         )
         title = f"Utility of {len(self.actions)} actions in {self.program}"
-        lines = [self._choice(), self._worth(), *map(_worth_of, self.studies.values())]
+        lines = self.words
         for action in self.actions:
             for what in ("utility", "difference"):
                 quantity = getattr(action, what)
                 for finding in () if quantity is None else quantity.findings:
                     lines.append(f"{what} of {action.name}: {finding.status.name}: {finding}")
         return Summary([Table(title, header, rows)], lines)
+
+    @property
+    def words(self) -> list[str]:
+        """The choice, and what perfect information and the studies are worth."""
+        return [self._choice(), self._worth(), *map(_worth_of, self.studies.values())]
 
     def _choice(self) -> str:
         best, second = self.best, self.runner_up
@@ -313,6 +323,14 @@ class _Asked(NamedTuple):
     argument: str | None
     studies: tuple[Study, ...] = ()
 
+    @property
+    def source(self) -> str:
+        """The text of the functions that were given."""
+        stated: list[Callable | None] = [self.utility, *(one.function for one in self.studies)]
+        functions = [function for function in stated if function is not None]
+        texts = dict.fromkeys([self.program.source, *map(source_text, functions)])
+        return "\n".join(texts)
+
     def program_of(self, combine: Callable[[list[Any]], Any]) -> ExpectationProgram:
         """The program that returns something of the utilities of all actions."""
         settings = list(self.settings.values())
@@ -358,22 +376,19 @@ def _name(setting: Any) -> str:
 def _decided(
     asked: _Asked, rng_key: jax.Array, options: dict[str, Any], args: tuple, kwargs: dict[str, Any]
 ) -> Decision:
-    def bound(combine: Callable[[list[Any]], Any]) -> Bound:
+    def estimated(bound: Bound, number: int) -> Estimate:
+        own_key = jax.random.fold_in(rng_key, number)
+        return estimate_expectation(bound, rng_key=own_key, throw=False, **options)
+
+    def asking(combine: Callable[[list[Any]], Any]) -> Bound:
         return asked.program_of(combine)(*args, **kwargs)
 
-    def estimated(combine: Callable[[list[Any]], Any], number: int) -> Estimate:
-        return estimate_expectation(
-            bound(combine),
-            rng_key=jax.random.fold_in(rng_key, number),
-            throw=False,
-            **options,
-        )
-
     names = list(asked.settings)
-    utilities = estimated(functools.partial(_stacked, asked.program.name, tuple(names)), _UTILITIES)
+    stated = asking(functools.partial(_stacked, asked.program.name, tuple(names)))
+    utilities = estimated(stated, _UTILITIES)
     own = Quantity.each(utilities)
     best = int(np.argmax([quantity.value for quantity in own]))
-    contrasts = estimated(functools.partial(_contrasts, best), _CONTRASTS)
+    contrasts = estimated(asking(functools.partial(_contrasts, best)), _CONTRASTS)
     evpi, *rest = Quantity.each(contrasts)
     differences = list(map(_difference, rest))
     pairs: list[Quantity | None] = [*differences[:best], None, *differences[best:]]
@@ -383,7 +398,7 @@ def _decided(
             asked.settings.items(),
             own,
             pairs,
-            _probabilities(contrasts, bound(_are_best)),
+            _probabilities(contrasts, asking(_are_best)),
             strict=True,
         )
     )
@@ -391,7 +406,9 @@ def _decided(
         study.name: value_of_study(study, contrasts, evpi, named_key(rng_key, "study", study.name))
         for study in asked.studies
     }
-    return Decision(asked.program.name, found, evpi, utilities, contrasts, studies)
+    provenance = provenance_of(stated, utilities.method, rng_key, utilities.precision)
+    provenance = dataclasses.replace(provenance, source=asked.source)
+    return Decision(asked.program.name, found, evpi, utilities, contrasts, studies, provenance)
 
 
 def _stacked(program: str, names: tuple[str, ...], utilities: list[Any]) -> jax.Array:

@@ -14,6 +14,7 @@ import numpy as np
 from estimand import record as records
 from estimand.answers.evidence import auto_for
 from estimand.answers.quantiles import always, require_scalar
+from estimand.answers.reported import Reported, provenance_of
 from estimand.answers.tail import Beyond, ValuesOf, known_by_reading
 from estimand.estimate import Estimate, EstimationError, estimate_expectation
 from estimand.methods import Auto
@@ -21,14 +22,14 @@ from estimand.model import Bound, Derived
 from estimand.runtime import require_precision
 from estimand.sampling import named_key
 from estimand.trust import Finding, OutputEstimate, Status, thresholds, worst
-from estimand.view import Summarised, Summary, Table
+from estimand.view import Summary, Table
 
 if TYPE_CHECKING:
     from pandas import DataFrame
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
-class Distribution(Summarised):
+class Distribution(Reported):
     """P(f ≤ t) and P(f > t) of a return value on a grid of t, each with its error.
 
     `tails` are the estimates of the smaller of the two at each point, `is_upper` says which that
@@ -47,6 +48,7 @@ class Distribution(Summarised):
     is_upper: np.ndarray
     num_evaluations: int
     num_gradients: int
+    provenance: records.Provenance = dataclasses.field(repr=False)
     estimate: Estimate = dataclasses.field(repr=False)
 
     @property
@@ -223,6 +225,7 @@ def distribution(
         is_upper=is_upper,
         num_evaluations=posterior.num_evaluations + estimate.num_evaluations,
         num_gradients=posterior.num_gradients + estimate.num_gradients,
+        provenance=provenance_of(base, method, key, precision),
         estimate=estimate,
     )
     if throw and not found.status:

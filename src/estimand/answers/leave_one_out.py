@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import jax
 import numpy as np
 
+from estimand.answers.reported import Reported, provenance_of
 from estimand.density import Density
 from estimand.estimate import Estimate, EstimationError, estimate_expectation
 from estimand.methods import Method
@@ -31,7 +32,7 @@ from estimand.model import (
     the_posterior,
     without_rows,
 )
-from estimand.record import as_key, quantile
+from estimand.record import Provenance, as_key, plain_numbers, quantile
 from estimand.runtime import cache_on_disk, compiled_per_model, in_precision
 from estimand.sampling import effective_sample_size, in_chunks, log_mean, pareto_k, vmapped
 from estimand.trust import (
@@ -89,7 +90,7 @@ class Prediction:
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class LeaveOneOut:
+class LeaveOneOut(Reported):
     """Leave-one-out cross-validation of a program. Made by `leave_one_out`.
 
     `elpd` is the sum of the rows' log predictive densities and `standard_error` its Monte Carlo
@@ -104,6 +105,7 @@ class LeaveOneOut:
     standard_error: float
     num_draws: int
     posterior: Estimate = dataclasses.field(repr=False)
+    provenance: Provenance = dataclasses.field(repr=False)
 
     @property
     def status(self) -> Status:
@@ -117,17 +119,30 @@ class LeaveOneOut:
         return float(math.sqrt(values.size) * values.std(ddof=1)) if values.size > 1 else math.nan
 
     @property
+    def num_explored(self) -> int:
+        """For how many rows the posterior without them was explored."""
+        return sum(row.is_explored for row in self.rows)
+
+    @property
     def effective_parameters(self) -> float:
         return float(sum(row.log_density - row.elpd for row in self.rows))
 
-    def __str__(self) -> str:
-        return self.summary().plain()
-
-    def _repr_html_(self) -> str:
-        return self.summary()._repr_html_()
-
     def summary(self) -> Summary:
         """The rows that are predicted worst, and the sum over all of them."""
+        words = [
+            f"ELPD {self.elpd:.5g} ± {self.standard_error:.2g} (Monte Carlo), SE {self.se:.3g} by "
+            f"the spread of the rows; effective parameters {self.effective_parameters:.3g}"
+        ]
+        if len(self.rows) > MAX_PRINTED:
+            words.insert(0, f"and {len(self.rows) - MAX_PRINTED} more rows, better predicted")
+        if self.num_explored:
+            words.append(
+                f"the posterior without the row was explored for {self.num_explored} of the rows"
+            )
+        return Summary([self.table(MAX_PRINTED)], [*words, *self._finding_lines()])
+
+    def table(self, count: int) -> Table:
+        """So many of the rows, those that are predicted worst."""
         header = ("row", "log density", "Pareto k", "of the posterior", "explored", "status")
         worst_first = sorted(self.rows, key=lambda row: (bool(row.status), row.elpd))
         lines = tuple(
@@ -139,25 +154,42 @@ class LeaveOneOut:
                 "yes" if row.is_explored else "",
                 row.status.name,
             )
-            for row in worst_first[:MAX_PRINTED]
+            for row in worst_first[:count]
         )
-        title = f"log p({self.site}[i] | the others) in {self.program}"
-        words = [
-            f"ELPD {self.elpd:.5g} ± {self.standard_error:.2g} (Monte Carlo), SE {self.se:.3g} by "
-            f"the spread of the rows; effective parameters {self.effective_parameters:.3g}"
-        ]
-        if len(self.rows) > MAX_PRINTED:
-            words.insert(0, f"and {len(self.rows) - MAX_PRINTED} more rows, better predicted")
-        explored = sum(row.is_explored for row in self.rows)
-        if explored:
-            words.append(f"the posterior without the row was explored for {explored} of the rows")
-        words += list(self._finding_lines())
-        return Summary([Table(title, header, lines)], words)
+        return Table(f"log p({self.site}[i] | the others) in {self.program}", header, lines)
 
     def _finding_lines(self) -> Iterator[str]:
         for row in self.rows:
             for finding in row.findings:
                 yield f"row {row.index} {finding.status.name}: {finding}"
+
+    def to_dict(self) -> dict[str, Any]:
+        """All numbers as plain data; those that are not finite are strings, as in JSON."""
+        return plain_numbers(
+            {
+                "program": self.program,
+                "site": self.site,
+                "status": self.status.name,
+                "elpd": self.elpd,
+                "standard_error": self.standard_error,
+                "se": self.se,
+                "effective_parameters": self.effective_parameters,
+                "rows": [
+                    {
+                        "row": row.index,
+                        "elpd": row.elpd,
+                        "standard_error": row.standard_error,
+                        "interval": row.interval,
+                        "pareto_k": row.pareto_k,
+                        "posterior_k": row.posterior_k,
+                        "is_explored": row.is_explored,
+                        "status": row.status.name,
+                        "findings": [str(finding) for finding in row.findings],
+                    }
+                    for row in self.rows
+                ],
+            }
+        )
 
     def to_arviz(self) -> ELPDData:
         """As ArviZ has it, for ``arviz_stats.compare``. Needs ArviZ:
@@ -256,6 +288,7 @@ def leave_one_out(
         standard_error=math.hypot(*errors),
         num_draws=known.num_draws,
         posterior=posterior,
+        provenance=provenance_of(expectation, posterior.method, key, precision),
     )
     if throw and not result.status:
         raise EstimationError(result)

@@ -25,6 +25,7 @@ from estimand.plots.answers import (
 )
 from estimand.plots.distribution import plot_distribution
 from estimand.plots.registry import Panels, RegisteredPlot, plot, registered_plots, unregister
+from estimand.plots.tails import plot_quantiles, plot_shortfall
 
 __all__ = [
     "Panels",
@@ -39,7 +40,9 @@ __all__ = [
     "plot_distribution",
     "plot_leave_one_out",
     "plot_origin",
+    "plot_quantiles",
     "plot_sensitivity",
+    "plot_shortfall",
     "plot_studies",
     "plot_temperatures",
     "plot_weights",

@@ -73,6 +73,8 @@ def plot_leave_one_out(loo: Any, *, ax: Axes | None = None) -> Axes:
         'row'
     """
     ax = axes_or_new(ax)
+    from matplotlib.ticker import MaxNLocator
+
     for is_explored, colour, text in (
         (False, ACCENT, "by draws of the posterior"),
         (True, PALETTE[1], "the posterior without it was explored"),
@@ -93,6 +95,7 @@ def plot_leave_one_out(loo: Any, *, ax: Axes | None = None) -> Axes:
                 color=colour,
                 label=text,
             )
+    ax.xaxis.set_major_locator(MaxNLocator(integer=True))
     ax.set_xlabel("row")
     ax.set_ylabel(f"log p({loo.site}[row] | the others)")
     legend_above(ax)

@@ -1,4 +1,4 @@
-"""One self-contained page about an answer that is made of several estimates.
+"""One self-contained page about an answer to a question beyond one expectation.
 
 Needs matplotlib: ``pip install 'estimand[plots]'``.
 """
@@ -15,11 +15,15 @@ from estimand.view.tables import Table
 
 
 class Drawing(NamedTuple):
-    """A plot of an answer on one pair of axes, with its caption and its size in inches."""
+    """A plot of an answer, with its caption and its size in inches.
+
+    `draw` takes one pair of axes, or as many beside each other as there are columns.
+    """
 
     draw: Callable[[Any], Any]
     caption: str
     size: tuple[float, float] = (4.6, 3.5)
+    columns: int = 1
 
 
 class AnswerPage(NamedTuple):
@@ -63,8 +67,15 @@ class AnswerPage(NamedTuple):
         drawing = self.drawings[number]
 
         def draw(figure: Any) -> None:
-            ax = figure.subplots()
-            ax.patch.set_alpha(0.0)
-            drawing.draw(ax)
+            axes = figure.subplots(1, drawing.columns)
+            for ax in figure.axes:
+                ax.patch.set_alpha(0.0)
+            drawing.draw(axes)
 
-        return figure_of(draw, drawing.caption, drawing.size, salt=f"answer {number}")
+        return figure_of(
+            draw,
+            drawing.caption,
+            drawing.size,
+            salt=f"answer {number}",
+            is_wide=drawing.columns > 1,
+        )

@@ -54,6 +54,7 @@ h3 { font-size: 1rem; margin: 1.4rem 0 .3rem; }
 figure { margin: 0; padding: .6rem; background: var(--panel); border: 1px solid var(--line);
   border-radius: .5rem; break-inside: avoid; }
 figure.wide { grid-column: 1 / -1; max-width: 44rem; }
+figure:only-child { max-width: 44rem; }
 figcaption { font-size: .9rem; color: var(--soft); margin-top: .3rem; }
 svg { display: block; width: 100%; height: auto; color: var(--ink); }
 .scroll { overflow-x: auto; margin: .6rem 0 1.2rem; }

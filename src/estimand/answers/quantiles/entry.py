@@ -14,6 +14,7 @@ from estimand import record as records
 from estimand.answers.evidence import auto_for
 from estimand.answers.quantiles.found import Quantiles
 from estimand.answers.quantiles.search import Search, require_scalar
+from estimand.answers.reported import provenance_of
 from estimand.estimate import EstimationError
 from estimand.methods import Auto
 from estimand.model import Bound
@@ -63,12 +64,12 @@ def quantile(
     asked, is_single = _asked(levels, tail_probability)
     base = require_scalar("quantile", expectation)
     require_precision("quantile", precision)
-    method = auto_for("quantile", method)
+    method, key = auto_for("quantile", method), records.as_key(rng_key)
     search = Search(
         base,
         [level[1:] for level in asked],
         method,
-        records.as_key(rng_key),
+        key,
         {"precision": precision, "progress_bar": progress_bar, "executor": executor},
     )
     tails = search.run()
@@ -81,6 +82,7 @@ def quantile(
         is_single=is_single,
         num_evaluations=search.num_evaluations,
         num_gradients=search.num_gradients,
+        provenance=provenance_of(base, method, key, precision),
         estimate=search.last,
     )
     if throw and not found.status:

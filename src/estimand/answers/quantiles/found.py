@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from estimand import record as records
+from estimand.answers.reported import Reported
 from estimand.answers.tail import Beyond, Curve
 from estimand.estimate import Estimate
 from estimand.trust import (
@@ -20,7 +21,7 @@ from estimand.trust import (
     thresholds,
     worst,
 )
-from estimand.view import Summarised, Summary, Table
+from estimand.view import Summary, Table
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
@@ -59,6 +60,12 @@ class Quantile:
         """The number whose tail probability was estimated."""
         return self.sign * self.beyond.threshold
 
+    @property
+    def text(self) -> str:
+        """The number with its error."""
+        number = f"{self.value:.6g}"
+        return f"{number} exactly" if self.is_exact else f"{number} ± {self.standard_error:.2g}"
+
     def interval(self, level: float = thresholds.CONFIDENCE) -> tuple[float, float]:
         """Confidence interval; a single number if the quantile is known to be that."""
         if not 0 < level < 1:
@@ -74,7 +81,7 @@ class Quantile:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
-class Quantiles(Summarised):
+class Quantiles(Reported):
     """Quantiles of a program's return value at some levels.
 
     `value` and `standard_error` are a number each if there was one level, and else arrays. `tails`
@@ -92,6 +99,7 @@ class Quantiles(Summarised):
     is_single: bool
     num_evaluations: int
     num_gradients: int
+    provenance: records.Provenance = dataclasses.field(repr=False)
     estimate: Estimate | None = dataclasses.field(default=None, repr=False)
 
     @property
@@ -124,13 +132,11 @@ class Quantiles(Summarised):
         rows = []
         for tail in self.tails:
             low, high = tail.interval()
-            number = f"{tail.value:.6g}"
-            number += " exactly" if tail.is_exact else f" ± {tail.standard_error:.2g}"
             rows.append(
                 (
                     f"{tail.level:.10g}",
                     f"{tail.tail_probability:.4g} {'above' if tail.sign > 0 else 'below'}",
-                    number,
+                    tail.text,
                     f"[{low:.6g}, {high:.6g}]",
                     tail.status.name,
                 )

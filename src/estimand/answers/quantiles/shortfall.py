@@ -14,6 +14,7 @@ from estimand import record as records
 from estimand.answers.evidence import auto_for
 from estimand.answers.quantiles.found import Quantile
 from estimand.answers.quantiles.search import Search, require_scalar
+from estimand.answers.reported import Reported, provenance_of
 from estimand.estimate import Estimate, EstimationError, estimate_expectation
 from estimand.methods import Auto
 from estimand.model import Bound, Derived, Expectation
@@ -26,10 +27,11 @@ from estimand.trust import (
     most_severe,
     thresholds,
 )
+from estimand.view import Summary, Table
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
-class Shortfall:
+class Shortfall(Reported):
     """The mean of a return value in the worst share of cases, and the quantile where these begin.
 
     Examples:
@@ -47,6 +49,7 @@ class Shortfall:
     findings: tuple[Finding, ...]
     num_evaluations: int
     num_gradients: int
+    provenance: records.Provenance = dataclasses.field(repr=False)
 
     @property
     def status(self) -> Status:
@@ -59,14 +62,31 @@ class Shortfall:
         reach = records.quantile(0.5 + level / 2, self.excess.degrees) * self.standard_error
         return self.value - reach, self.value + reach
 
+    @property
+    def cases(self) -> str:
+        """Which cases the mean is of, in words."""
+        sign = "above" if self.quantile.sign > 0 else "below"
+        return f"the {self.tail_probability:g} of cases farthest {sign}"
+
+    def summary(self) -> Summary:
+        """A table of the mean, and of the quantile where the cases begin."""
+        edge = self.quantile
+        text = f"{self.value:.6g} ± {self.standard_error:.2g}"
+        rows = (
+            ("mean", text, _interval_text(self.interval()), self.status.name),
+            ("they begin at", edge.text, _interval_text(edge.interval()), edge.status.name),
+        )
+        header = ("", "value", "95 % interval", "status")
+        title = f"Mean of {self.program} in {self.cases}"
+        return Summary([Table(title, header, rows)], [self.status.value])
+
     def __str__(self) -> str:
         low, high = self.interval()
-        sign = "above" if self.quantile.sign > 0 else "below"
         lines = [
-            f"Mean of {self.program} in the {self.tail_probability:g} of cases farthest {sign}",
+            f"Mean of {self.program} in {self.cases}",
             f"  {self.value:.6g} ± {self.standard_error:.2g}   95 % interval [{low:.6g}, "
             f"{high:.6g}]   {self.status.name}",
-            f"  they begin at {self.quantile.value:.6g} ± {self.quantile.standard_error:.2g}",
+            f"  they begin at {self.quantile.text}",
             f"  {self.num_evaluations:,} evaluations, {self.num_gradients:,} gradients",
             *(f"  {finding.status.name}: {finding}" for finding in self.findings),
             f"  {self.status.value}",
@@ -90,6 +110,11 @@ class Shortfall:
                 "num_gradients": self.num_gradients,
             }
         )
+
+
+def _interval_text(interval: tuple[float, float]) -> str:
+    low, high = interval
+    return f"[{low:.6g}, {high:.6g}]"
 
 
 def shortfall(
@@ -156,6 +181,7 @@ def shortfall(
         findings=(*edge.findings, *excess.findings),
         num_evaluations=search.num_evaluations + (0 if beyond is None else beyond.num_evaluations),
         num_gradients=search.num_gradients + (0 if beyond is None else beyond.num_gradients),
+        provenance=provenance_of(base, method, key, precision),
     )
     if throw and not found.status:
         raise EstimationError(found)
