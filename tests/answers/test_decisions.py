@@ -119,6 +119,30 @@ def model(y: float) -> None:
     numpyro.sample("y", dist.Normal(x, 1.0), obs=y)
 
 
+def test_a_rare_loss_that_all_actions_have_in_common_leaves_their_difference() -> None:
+    """It is 1 at every draw; it was refused for what the utilities could have been elsewhere."""
+    counts = np.random.default_rng(0).poisson(1.4, 20)
+
+    @ep.expectation
+    def profit(premium: float) -> Any:
+        rate = numpyro.sample("rate", dist.Gamma(2.0, 1.0))
+        numpyro.sample("counts", dist.Poisson(rate).expand([20]).to_event(1), obs=counts)
+        return jnp.where(premium > 0, premium - 1e6 * (rate > 4.8), 0.0)
+
+    law = laws.gamma(2.0 + counts.sum(), scale=1 / 21)
+    decision = ep.decide(profit, [0.0, 1.0, 2.0])()
+    assert decision.status
+    assert decision.best.setting == 2.0
+    one, nothing = decision["1"].difference, decision["0"].difference
+    assert one is not None
+    assert one.value == pytest.approx(1.0, abs=1e-6)
+    # Doing nothing is 0 exactly, so that the difference to it is the utility of the best.
+    assert nothing is not None
+    assert nothing.standard_error <= 1.0001 * decision.best.utility.standard_error
+    truth = 2.0 - 1e6 * law.sf(4.8)
+    stats.assert_estimate(nothing.value, nothing.standard_error, truth, degrees=15)
+
+
 def test_utility_of_a_model_and_data() -> None:
     def utility(sites: dict[str, Any], stake: float) -> Any:
         return stake * sites["x"] - 0.3 * stake**2

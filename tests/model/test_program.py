@@ -844,7 +844,8 @@ def test_data_that_are_not_observed_are_said_to_be_none() -> None:
     data = np.array([1.0, 2.0])
     program = ep.expectation(_of)
     assert program(data).notes == ()
-    assert program(data, observes=False, factor=True).notes == ()
+    (note,) = program(data, observes=False, factor=True).notes
+    assert "observes nothing" not in note
     (note,) = program(data, observes=False).notes
     assert "observes nothing" in note
     result = ep.estimate_expectation(program(data, observes=False), throw=False)
@@ -861,3 +862,15 @@ def test_a_program_without_data_may_observe_nothing() -> None:
         return numpyro.sample("x", dist.Normal(0.0, 1.0))
 
     assert prior().notes == ()
+
+
+def test_an_argument_that_is_drawn_as_a_site_is_noticed() -> None:
+    @ep.expectation
+    def partial(y: Any, z: Any) -> Any:
+        x = numpyro.sample("x", dist.Normal(0.0, 1.0))
+        numpyro.sample("y", dist.Normal(x, 1.0), obs=y)
+        numpyro.sample("z", dist.Normal(x, 1.0))
+        return x
+
+    (note,) = partial(1.0, 2.0).notes
+    assert "obs=z forgotten" in note

@@ -164,8 +164,9 @@ class Decision(Reported):
         for action in self.actions:
             for what in ("utility", "difference"):
                 quantity = getattr(action, what)
+                of = action.name if what == "utility" else f"{action.name} to the best"
                 for finding in () if quantity is None else quantity.findings:
-                    lines.append(f"{what} of {action.name}: {finding.status.name}: {finding}")
+                    lines.append(f"{what} of {of}: {finding.status.name}: {finding}")
         return Summary([Table(title, header, rows)], lines)
 
     @property
@@ -390,7 +391,10 @@ def _decided(
     best = int(np.argmax([quantity.value for quantity in own]))
     contrasts = estimated(asking(functools.partial(_contrasts, best)), _CONTRASTS)
     evpi, *rest = Quantity.each(contrasts)
-    differences = list(map(_difference, rest))
+    differences = [
+        _surer(_difference(difference), _apart(own[best], other))
+        for difference, other in zip(rest, own[:best] + own[best + 1 :], strict=True)
+    ]
     pairs: list[Quantity | None] = [*differences[:best], None, *differences[best:]]
     found = tuple(
         Action(name, setting, utility, difference, probability, _regret(evpi, difference))
@@ -501,6 +505,21 @@ def _difference(quantity: Quantity) -> Quantity:
         return quantity
     findings = tuple(finding for finding in quantity.findings if finding.check != "goal")
     return quantity._replace(findings=findings)
+
+
+def _apart(one: Quantity, other: Quantity) -> Quantity:
+    """One utility less another, whatever their errors have in common."""
+    return Quantity(
+        one.value - other.value,
+        one.standard_error + other.standard_error,
+        (one.interval[0] - other.interval[1], one.interval[1] - other.interval[0]),
+        (*one.findings, *other.findings),
+    )
+
+
+def _surer(one: Quantity, other: Quantity) -> Quantity:
+    """The one that is `ok`, or the smaller error of the two."""
+    return min(one, other, key=lambda quantity: (not quantity.status, quantity.standard_error))
 
 
 def _regret(evpi: Quantity, difference: Quantity | None) -> Quantity:

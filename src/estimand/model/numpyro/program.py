@@ -384,7 +384,13 @@ class Expectation(Bound):
         _, model, has_observations = self.__dict__["_model"]
         notes = [model.note] if isinstance(model, EnumeratedModel) else []
         if not has_observations and any(self.data.is_array[: self.data.num_data]):
-            notes.append(NOTHING_OBSERVED)
+            return (*notes, NOTHING_OBSERVED)
+        given = _by_name(self.program, *self.data.arguments(self.data.numbers))
+        drawn = (latent.name for latent in self.latents if given.get(latent.name) is not None)
+        notes += [
+            f"{name!r} is an argument, and a site that is drawn: was obs={name} forgotten?"
+            for name in drawn
+        ]
         return tuple(notes)
 
     def identity(self) -> Identity:
@@ -769,16 +775,22 @@ def _structure(latents: tuple[Latent, ...], output: Output | None) -> str:
     return f"sites {sites or 'none'}" + (f" and outputs {output.shapes}" if output else "")
 
 
-def _check_missing_data(
-    program: ExpectationProgram, args: tuple, kwargs: dict, latents: tuple[Latent, ...]
-) -> None:
+def _by_name(program: ExpectationProgram, args: tuple, kwargs: dict) -> dict[str, Any]:
+    """The arguments by their names, with the defaults; none where these cannot be known."""
     try:
         bound = inspect.signature(program.model).bind(*args, **kwargs)
     except (TypeError, ValueError):
-        return
+        return {}
     bound.apply_defaults()
+    return bound.arguments
+
+
+def _check_missing_data(
+    program: ExpectationProgram, args: tuple, kwargs: dict, latents: tuple[Latent, ...]
+) -> None:
+    given = _by_name(program, args, kwargs)
     for latent in latents:
-        if latent.name in bound.arguments and bound.arguments[latent.name] is None:
+        if latent.name in given and given[latent.name] is None:
             raise ProgramError(
                 f"site {latent.name!r} of program {program.name!r} is unobserved because the "
                 f"argument {latent.name!r} is None. Pass its data; or, if it is meant to be "
