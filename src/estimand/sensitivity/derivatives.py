@@ -286,8 +286,13 @@ def _parts(output: OutputEstimate) -> tuple[list[_Part], float]:
                 float(evidence.relative_variance),
             )
         )
-    if len(found) < 2 or found[0].sign:
+    if not found or found[0].sign:
         raise ValueError("no draws of the estimate are there")
+    if len(found) < 2:
+        raise ValueError(
+            "sensitivity: no draw has met the target, as where it is 0 exactly, and derivatives are "
+            "taken at draws of it. Ask at arguments a little beside these."
+        )
     return found, log_top - log_z2
 
 
