@@ -290,8 +290,8 @@ def _parts(output: OutputEstimate) -> tuple[list[_Part], float]:
         raise ValueError("no draws of the estimate are there")
     if len(found) < 2:
         raise ValueError(
-            "sensitivity: no draw has met the target, as where it is 0 exactly, and derivatives are "
-            "taken at draws of it. Ask at arguments a little beside these."
+            "sensitivity: no draw has met the target, as where it is 0 exactly, and derivatives "
+            "are taken at draws of it. Ask at arguments a little beside these."
         )
     return found, log_top - log_z2
 
