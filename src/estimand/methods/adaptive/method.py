@@ -281,6 +281,7 @@ class AdaptiveIS(Settings):
             reach=limits,
             rng_key=rng_key,
             started=runtime.clock(),
+            compiled=runtime.compile_seconds(),
         )
 
     def _in_coordinates(self, density: Density) -> Density:

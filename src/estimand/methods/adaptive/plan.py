@@ -83,6 +83,8 @@ class Plan(NamedTuple):
     """How many times larger than the scout explorations are."""
     is_small: bool = False
     """Whether explorations and rounds are smaller than the budget allows."""
+    compiled: float = 0.0
+    """Seconds of compilation before it was begun."""
 
     @property
     def has_ladder(self) -> bool:
@@ -199,7 +201,7 @@ def seconds_since(plan: Plan, runtime: Runtime) -> float:
 
 def running_seconds(plan: Plan, runtime: Runtime) -> float:
     """The same without compilation: what the next piece of work of a kind takes."""
-    return seconds_since(plan, runtime) - runtime.compile_seconds()
+    return seconds_since(plan, runtime) - (runtime.compile_seconds() - plan.compiled)
 
 
 def report(plan: Plan, state: State, runtime: Runtime, stage: str, estimate: str = "") -> None:
