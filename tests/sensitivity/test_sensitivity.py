@@ -110,19 +110,26 @@ def test_both_ends_of_an_interval() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["predictive", "between"])
-def test_intervals_cover(name: str) -> None:
-    """Of derivatives that are not refused: with fewer draws a fifth of those by `low` are."""
+@pytest.mark.parametrize(
+    ("name", "method", "least"),
+    [
+        ("predictive", ep.Auto(), 195),
+        # A fifth of those by an edge are refused for too few draws.
+        ("between", ep.Auto(), 140),
+        ("between", ep.Auto(relative_error=0.001), 195),
+    ],
+)
+def test_intervals_cover(name: str, method: ep.Auto, least: int) -> None:
+    """Of the derivatives that are not refused, of which there are so many among 200."""
     bound: Any = estimate(name).question.expectation  # type: ignore[union-attr]
     truth = {"between": -float(laws.norm(0.0, 1 / np.sqrt(21)).pdf(0.9))}
     y = jnp.asarray(DATA_10)
     truth["predictive"] = float(jax.grad(exact_predictive, argnums=1)(y, 0.0, 1.0))
     argument = {"predictive": "mean", "between": "low"}[name]
-    method = {"predictive": ep.Auto(), "between": ep.Auto(relative_error=0.001)}[name]
     results = [ep.estimate_expectation(bound, method, rng_key=key) for key in range(200)]
     found = [result.sensitivity(throw=False)[argument] for result in results]
     known = [derivative for derivative in found if derivative.status]
-    assert len(known) >= 195
+    assert len(known) >= least
     low, high = np.asarray([derivative.interval for derivative in known], float).T
     stats.assert_coverage(low, high, truth[name], 0.95)
 
