@@ -898,3 +898,27 @@ def data_in_a_support_that_depends_on_a_latent() -> ep.Expectation:
 @hostile(refused("site 'y'", "argument 'y' is None", "Pass its data"))
 def data_that_are_missing() -> ep.Expectation:
     return returning(lambda x: x, None)
+
+
+def counted(rate: Any, least: int) -> ep.Expectation:
+    """P(k > least) for a count whose rate has a prior."""
+
+    @ep.expectation
+    def program(least: int) -> Any:
+        return numpyro.sample("k", dist.Poisson(numpyro.sample("rate", rate))) > least
+
+    return program(least)
+
+
+@hostile(Right(2 / math.pi * math.atan(1e-5)), plain=NOTHING)
+def a_count_whose_rate_has_a_heavy_tail() -> ep.Expectation:
+    """At 100,000 the spread of a count is 0.3 % of its rate: P(k > n) is P(rate > n) to 1e-5."""
+    return counted(dist.HalfCauchy(1.0), 100_000)
+
+
+@hostile(
+    Right(0.5 * math.erfc((math.log(30_000.5) - 3.0) / math.sqrt(8.0))),
+    plain=Told(ep.Status.low_ess),
+)
+def a_count_whose_rate_varies_by_orders_of_magnitude() -> ep.Expectation:
+    return counted(dist.LogNormal(3.0, 2.0), 30_000)

@@ -583,20 +583,29 @@ def test_relaxed_coordinates_are_all_continuous() -> None:
     relaxed.require_continuous("anything")
 
 
-@pytest.mark.parametrize(
-    ("law", "values"),
-    [
-        (dist.Poisson(2.5), np.arange(30)),
-        (dist.Bernoulli(0.3), np.arange(2)),
-        (dist.Binomial(6, 0.4), np.arange(7)),
-        (dist.DiscreteUniform(-2, 3), np.arange(-2, 4)),
-        (dist.Categorical(jnp.array([0.2, 0.5, 0.3])), np.arange(3)),
-    ],
-    ids=lambda item: type(item).__name__,
-)
-def test_a_relaxed_density_has_the_mass_of_each_value(law: Any, values: np.ndarray) -> None:
+LAWS_OF_INTEGERS = [
+    (dist.Poisson(2.5), np.arange(30)),
+    (dist.Bernoulli(0.3), np.arange(2)),
+    (dist.Binomial(6, 0.4), np.arange(7)),
+    (dist.Binomial(6, logits=2.0), np.arange(7)),
+    (dist.BetaBinomial(0.7, 1.5, 6), np.arange(7)),
+    (dist.GammaPoisson(1.5, 0.8), np.arange(12)),
+    (dist.NegativeBinomial2(4.0, 2.0), np.arange(12)),
+    (dist.Geometric(0.3), np.arange(12)),
+    (dist.DiscreteUniform(-2, 3), np.arange(-2, 4)),
+    (dist.Categorical(jnp.array([0.2, 0.5, 0.3])), np.arange(3)),
+]
+
+
+@pytest.mark.parametrize("is_standardised", [False, True])
+@pytest.mark.parametrize(("law", "values"), LAWS_OF_INTEGERS, ids=lambda item: type(item).__name__)
+def test_a_relaxed_density_has_the_mass_of_each_value(
+    law: Any, values: np.ndarray, is_standardised: bool
+) -> None:
     """Trapezoids over a fine grid of coordinates, whose steps cost 1e-3 of a value's mass."""
     relaxed = density_of(lambda: numpyro.sample("k", law)).relaxed()
+    if is_standardised:
+        relaxed = relaxed.standardised()
     grid = np.linspace(-14.0, 14.0, 400_001)[:, None]
     log_prior = jax.jit(jax.vmap(lambda u: relaxed.terms(u).log_prior))(grid)
     found = np.asarray(jax.jit(jax.vmap(relaxed.constrain))(grid)["k"])
@@ -605,6 +614,37 @@ def test_a_relaxed_density_has_the_mass_of_each_value(law: Any, values: np.ndarr
     masses = [width * np.exp(np.asarray(log_prior))[found == value].sum() for value in values]
     np.testing.assert_allclose(masses, np.exp(law.log_prob(values)), rtol=2e-3, atol=1e-12)
     assert set(found) >= set(values)
+
+
+@pytest.mark.parametrize("is_certain", [False, True])
+def test_standardised_counts_follow_a_rate_of_any_size(is_certain: bool) -> None:
+    """Their place in these coordinates is that of the count among its likely ones."""
+
+    def model() -> Any:
+        size = numpyro.sample("size", dist.LogNormal(0.0, 5.0))
+        law = dist.Binomial(1000, 1.0) if is_certain else dist.Poisson(size)
+        return numpyro.sample("k", law)
+
+    density = density_of(model).relaxed().standardised()
+    for log_size in (-2.0, 0.0, 2.0):
+        at = jnp.stack([jnp.full(5, log_size), jnp.linspace(-2.0, 2.0, 5)], axis=1)
+        found = np.asarray(jax.vmap(density.constrain)(at)["k"])
+        size = np.exp(5.0 * log_size)
+        if is_certain:
+            assert found[2] == 1000
+        else:
+            assert np.all(np.abs(found - size) <= 10.0 * (np.sqrt(size) + 1.0))
+
+
+def test_masked_counts_are_standardised_like_the_others(rng_key: jax.Array) -> None:
+    def model() -> Any:
+        with numpyro.plate("rows", 3):
+            law = dist.Poisson(jnp.array([3.0, 300.0, 30_000.0]))
+            return numpyro.sample("k", law.mask(jnp.array([True, False, True])))
+
+    density = density_of(model).relaxed().standardised()
+    positions, _ = jax.jit(jax.vmap(density.draw_prior))(jax.random.split(rng_key, 200))
+    assert np.all(np.abs(positions) < 8.0)
 
 
 def test_relaxed_prior_draws(rng_key: jax.Array) -> None:

@@ -42,8 +42,8 @@ from estimand.model.numpyro.transforms import (
     has_heavy_tails,
     has_integers,
     is_real,
-    location_scale,
     log_density_of_blended,
+    log_scale,
     plain_transform,
     standardised_transform,
     unconstrained_value,
@@ -198,15 +198,8 @@ class NumpyroModel:
             for place in self.places
             if place.name not in self.plain
         ]
-        transforms = [location_scale(fn) for fn in fns]
-        return jnp.stack(
-            [jnp.zeros(())]
-            + [
-                jnp.sum(transform.log_abs_det_jacobian(jnp.zeros(fn.shape()), None))
-                for fn, transform in zip(fns, transforms, strict=True)
-                if transform is not None
-            ]
-        )
+        scales = [log_scale(fn) for fn in fns]
+        return jnp.stack([jnp.zeros(())] + [scale for scale in scales if scale is not None])
 
     # --- the program under NumPyro's handlers ---
 
@@ -311,8 +304,9 @@ class NumpyroModel:
         """The map from a site's coordinates to its value."""
         is_plain = place.name in self.plain
         if place.is_discrete:
-            is_relaxed = self.coordinates.is_relaxed and not is_plain
-            return Integers(fn, fraction) if is_relaxed else Numbers()
+            if is_plain or not self.coordinates.is_relaxed:
+                return Numbers()
+            return Integers(without_mask(fn), fraction, self.coordinates.is_standardised)
         if (self.coordinates.is_standardised or self.coordinates.is_blended) and not is_plain:
             return standardised_transform(without_mask(fn), centredness)
         return plain_transform(fn)

@@ -148,6 +148,17 @@ _HEAVY_TAILED = (
 )
 
 
+_COUNTS = (
+    dist.BetaBinomial,
+    dist.BinomialLogits,
+    dist.BinomialProbs,
+    dist.GammaPoisson,
+    dist.GeometricLogits,
+    dist.GeometricProbs,
+    dist.Poisson,
+)
+
+
 class Walk(Transform):
     """A random walk as the sum of its steps, each multiplied by a scale."""
 
@@ -271,9 +282,14 @@ class CholeskyAffine(Transform):
 
 def has_heavy_tails(fn: Any) -> bool:
     """Whether some moments of a distribution do not exist."""
+    return isinstance(_base_of(fn), _HEAVY_TAILED)
+
+
+def _base_of(fn: Any) -> Any:
+    """The distribution of single values."""
     while isinstance(fn, dist.ExpandedDistribution | dist.Independent | dist.MaskedDistribution):
         fn = fn.base_dist
-    return isinstance(fn, _HEAVY_TAILED)
+    return fn
 
 
 def location_scale(fn: Any, centredness: Any = None) -> Any:
@@ -281,10 +297,7 @@ def location_scale(fn: Any, centredness: Any = None) -> Any:
 
     With a centredness for each coordinate it adds less of both, and at 1 nothing.
     """
-    base = fn
-    while isinstance(base, dist.ExpandedDistribution | dist.Independent):
-        base = base.base_dist
-    shape = fn.shape()
+    base, shape = _base_of(fn), fn.shape()
     if isinstance(base, Cube):
         return Probit()
     if isinstance(base, (*_LOCATION_SCALE, dist.LogNormal)):
@@ -334,10 +347,7 @@ def log_density_of_blended(fn: Any, x: Any, centredness: Any) -> Any:
     It is that of the residual, found without the site's value: where the scale is tiny, the value
     minus the location is all rounding.
     """
-    base = fn
-    while isinstance(base, dist.ExpandedDistribution | dist.Independent):
-        base = base.base_dist
-    shape = fn.shape()
+    base, shape = _base_of(fn), fn.shape()
     if isinstance(base, (*_LOCATION_SCALE, dist.LogNormal)):
         location, scale = (jnp.broadcast_to(value, shape) for value in (base.loc, base.scale))
         log_jacobian = -centredness * jnp.log(scale)
@@ -402,13 +412,14 @@ class Integers(Transform):
     """Integers as the integer parts of real numbers, and these in unconstrained coordinates.
 
     A probability mass function becomes a density of steps, whose integral is the same sum. The
-    inverse is at the given fraction of a value's interval.
+    inverse is at the given fraction of a value's interval. Standardised, counts have the location
+    and scale of their distribution: with a large rate they follow it as closely as a thin curve.
     """
 
     domain = constraints.real
     codomain = constraints.real
 
-    def __init__(self, fn: Any, fraction: Any = 0.5):
+    def __init__(self, fn: Any, fraction: Any = 0.5, is_standardised: bool = False):
         support = getattr(fn.support, "base_constraint", fn.support)
         lower: Any = 0
         upper: Any = 1
@@ -422,7 +433,9 @@ class Integers(Transform):
             if is_bounded
             else constraints.greater_than(self.lower)
         )
-        self.numbers = ComposeTransform([Stretch(), biject_to(ends)])
+        plain = biject_to(ends)
+        steps = [Stretch(), *_standardised_counts(fn, plain)] if is_standardised else [Stretch()]
+        self.numbers = ComposeTransform([*steps, plain])
         self.fraction = fraction
         # Beyond it neighbours are the same number.
         self.limit = 2.0 ** jnp.finfo(dtype).nmant
@@ -447,6 +460,28 @@ class Integers(Transform):
         number = self.numbers(x)
         jacobian = self.numbers.log_abs_det_jacobian(x, number)
         return jnp.where(jnp.abs(number) < self.limit, jacobian, -jnp.inf)
+
+
+def _standardised_counts(fn: Any, plain: Any) -> list[Transform]:
+    """The map to unconstrained coordinates of counts from those in which they are standardised."""
+    if not isinstance(_base_of(fn), _COUNTS):
+        return []
+    # Half of an interval, and its variance: these of a count that is always the same.
+    center = fn.mean + 0.5
+    location = plain.inv(center)
+    log_slope = plain.log_abs_det_jacobian(location, center)
+    return [AffineTransform(location, jnp.sqrt(fn.variance + 1 / 12) * jnp.exp(-log_slope))]
+
+
+def log_scale(fn: Any) -> jax.Array | None:
+    """The logarithm of the scale of standardised coordinates; None if they have none."""
+    if isinstance(_base_of(fn), _COUNTS):
+        _, affine, _ = Integers(fn, is_standardised=True).numbers.parts
+        return jnp.sum(jnp.log(affine.scale))
+    transform = location_scale(fn)
+    if transform is None:
+        return None
+    return jnp.sum(transform.log_abs_det_jacobian(jnp.zeros(fn.shape()), None))
 
 
 def unconstrained_value(site: dict, transform: Any) -> jax.Array:
