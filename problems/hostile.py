@@ -922,3 +922,9 @@ def a_count_whose_rate_has_a_heavy_tail() -> ep.Expectation:
 )
 def a_count_whose_rate_varies_by_orders_of_magnitude() -> ep.Expectation:
     return counted(dist.LogNormal(3.0, 2.0), 30_000)
+
+
+@hostile(Told(ep.Status.heavy_tailed))
+def a_cost_that_grows_as_fast_as_the_posterior_falls() -> ep.Expectation:
+    """Beside N(0, 1/2) the mass is that of a Cauchy density, whose tails no draw of γ reaches."""
+    return returning(lambda x: jnp.exp(x**2) / (1 + x**2), 0.0)

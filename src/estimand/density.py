@@ -271,6 +271,11 @@ class Density:
         """Whether the return expression has comparisons that can be softened."""
         return self._reading is not None and self._reading.has_comparisons
 
+    @property
+    def has_exponentials(self) -> bool:
+        """Whether anything in the return expression grows like an exponential, or may."""
+        return self._reading is not None and self._reading.has_exponentials
+
     def may_jump(self, place: int) -> bool:
         """Whether an output may jump as an array moves, where no comparison can be softened."""
         return self._reading is not None and self._reading.may_jump(1 + place)

@@ -30,6 +30,10 @@ _JUMPS = ("floor", "ceil", "round", "argmax", "argmin")
 # Calls whose equations are part of the expression.
 _CALLS = ("jit", "pjit", "closed_call", "core_call", "core_closed_call", "custom_lin")
 # Calls that stand for their equations but are evaluated as a whole, with their own derivative.
+# Maps to the supports of distributions.
+_SUPPORTS = ("numpyro/distributions/transforms",)
+# What grows, or whose inverse grows, like an exponential.
+_EXPONENTIALS = ("exp", "exp2", "expm1", "sinh", "cosh", "pow", "erfc", "erf", "logistic", "tanh")
 _WHOLE_CALLS = (
     "custom_jvp_call",
     "custom_vjp_call",
@@ -703,6 +707,24 @@ def has_float_jump(step: Step) -> bool:
         return False
     inner = list(core.jaxprs_in_params(step.equation.params))
     return step.name in _JUMPS or any(_compares(jaxpr, is_float) for jaxpr in inner)
+
+
+def has_exponential(step: Step) -> bool:
+    """Whether a step of the user's may grow as fast as a density with light tails falls."""
+    if _is_from(step, _SUPPORTS):
+        return False
+    if step.name in _EXPONENTIALS:
+        return True
+    inner = core.jaxprs_in_params(step.equation.params) if step.equation is not None else ()
+    return any(map(_has_exponentials, inner))
+
+
+def _has_exponentials(jaxpr: core.Jaxpr) -> bool:
+    return any(
+        equation.primitive.name in _EXPONENTIALS
+        or any(map(_has_exponentials, core.jaxprs_in_params(equation.params)))
+        for equation in jaxpr.eqns
+    )
 
 
 def _is_from(step: Step, folders: tuple[str, ...]) -> bool:

@@ -31,6 +31,7 @@ from estimand.target.expression import (
     Step,
     analyse,
     element_inputs,
+    has_exponential,
     has_float_jump,
     has_jump,
     has_number_rule,
@@ -140,6 +141,11 @@ class Reading:
     def has_comparisons(self) -> bool:
         """Whether the outputs have comparisons that can be softened."""
         return self.num_margins > 0
+
+    @property
+    def has_exponentials(self) -> bool:
+        """Whether anything behind the outputs grows like an exponential, or may."""
+        return any(map(has_exponential, self._plan.steps))
 
     @property
     def num_margins(self) -> int:

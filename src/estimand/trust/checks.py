@@ -63,10 +63,8 @@ def checked(
     outputs = with_known_zeros(outputs, density)
     for check in checks:
         outputs = [output.with_findings(check(output, density)) for output in outputs]
-    outputs = [
-        output.with_findings(check_existence(output, density, number))
-        for number, output in enumerate(outputs)
-    ]
+    found = check_existence(outputs, density)
+    outputs = [output.with_findings(items) for output, items in zip(outputs, found, strict=True)]
     return tuple(
         output
         if math.isfinite(output.standard_error + output.value)

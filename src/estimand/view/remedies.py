@@ -269,6 +269,14 @@ def _tails(_record: Record, _number: int, _finding: Finding) -> str:
     )
 
 
+def _growth(_record: Record, _number: int, _finding: Finding) -> str:
+    return (
+        "Where f is a ratio of densities, draw from the one with the heavier tails, as "
+        "`dist.StudentT`, and return what is left of f. A bounded f needs nothing: "
+        "`jnp.clip(f, -1e6, 1e6)`."
+    )
+
+
 def _coarse(_record: Record, _number: int, _finding: Finding) -> str:
     return (
         "The prior crowds against an edge of its support that is not 0, where numbers are too "
@@ -340,6 +348,7 @@ _BY_CHECK: dict[tuple[Status, str], _Advice] = {
     (Status.not_converged, "branches"): _branches,
     (Status.unresolved, "resolution"): _coarse,
     (Status.unresolved, "tails"): _tails,
+    (Status.heavy_tailed, "growth"): _growth,
     (Status.replicates_disagree, "agreement"): _contradiction,
     (Status.replicates_disagree, "merge"): _runs_contradict,
 }
