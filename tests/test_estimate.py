@@ -18,6 +18,7 @@ import estimand as ep
 from estimand.density import Density
 from estimand.methods import Method, Run
 from estimand.runtime import Runtime
+from estimand.settings import LIMITS
 from estimand.trust import Evidence, OutputEstimate, combine, evidence_from_weights
 from problems import IMPROPER, PROBLEMS
 from tests.stats import assert_coverage
@@ -329,6 +330,25 @@ def test_bad_methods_are_refused(make: Any, words: list[str]) -> None:
         make()
     for word in words:
         assert word in str(error.value)
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        *(one for name in ep.__all__ if inspect.isfunction(one := getattr(ep, name))),
+        *(getattr(ep.Estimate, name) for name in ("refine", "samples", "sensitivity", "to_html")),
+    ],
+)
+def test_misspelt_arguments_are_answered_by_those_that_are_meant(function: Any) -> None:
+    *_, meant = inspect.signature(function).parameters
+    with pytest.raises(TypeError, match=rf"no argument '{meant}s'. Did you mean '{meant}'\?"):
+        function(**{f"{meant}s": 1})
+
+
+def test_limits_as_arguments_are_answered_by_the_method() -> None:
+    assert set(LIMITS) <= set(inspect.signature(ep.Auto).parameters)
+    with pytest.raises(TypeError, match=r"method=ep.Auto\(max_seconds=…\)"):
+        ep.estimate_expectation(bound("normal_tail"), max_second=3)  # type: ignore[call-arg]
 
 
 def test_the_signature_of_settings_is_shown() -> None:

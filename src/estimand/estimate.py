@@ -64,7 +64,7 @@ from estimand.runtime import (
     warn_of_wrong_code,
 )
 from estimand.sensitivity import Sensitivity, sensitivity_of
-from estimand.settings import require_count
+from estimand.settings import checked_names, require_count
 from estimand.trust import checked
 from estimand.view import (
     Diagnosis,
@@ -158,6 +158,7 @@ class Estimate(Record):
         """
         return summarise(self, self.diagnoses)
 
+    @checked_names
     def reliability(self, output: int = 0, *, rng_key: int | jax.Array = 0) -> Reliability:
         """Of an event: the index β = −Φ⁻¹(P), design points, and the importance of each site.
 
@@ -176,6 +177,7 @@ class Estimate(Record):
         """
         return reliability_of(self, output, rng_key)
 
+    @checked_names
     def to_html(self, path: str | os.PathLike | None = None) -> str:
         """A report as one self-contained page, also written to `path` if one is given.
 
@@ -195,6 +197,7 @@ class Estimate(Record):
             records.write_atomically(path, page.encode())
         return page
 
+    @checked_names
     def save(self, path: str | os.PathLike) -> None:
         """Saves the record as one file, which `load` reads without the program.
 
@@ -235,6 +238,7 @@ class Estimate(Record):
         merged = records.merge([self, *others])
         return Estimate(**merged, question=next(questions, None))
 
+    @checked_names
     def refine(
         self,
         *,
@@ -300,6 +304,7 @@ class Estimate(Record):
             raise EstimationError(estimate)
         return estimate
 
+    @checked_names
     def sensitivity(
         self, output: int = 0, *, expectation: Bound | None = None, throw: bool = True
     ) -> Sensitivity:
@@ -387,6 +392,7 @@ class Estimate(Record):
         """
         return records.to_datatree(self, records.generator_of(rng_key))
 
+    @checked_names
     def samples(
         self,
         part: str = "posterior",
@@ -433,6 +439,7 @@ class Estimate(Record):
         return {name: values[chosen] for name, values in draws.sites.items()}
 
 
+@checked_names
 def load(path: str | os.PathLike) -> Estimate:
     """Reads a record that `Estimate.save` wrote. The program is not needed.
 
@@ -471,6 +478,7 @@ class EstimationError(RuntimeError):
         self.estimate = estimate
 
 
+@checked_names
 def estimate_expectation(
     expectation: Bound,
     method: Method | None = None,

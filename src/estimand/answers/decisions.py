@@ -36,6 +36,7 @@ from estimand.model import (
 from estimand.record import Provenance, as_key, quantile, values_at
 from estimand.runtime import in_precision
 from estimand.sampling import named_key
+from estimand.settings import checked_names
 from estimand.trust import (
     Evidence,
     Finding,
@@ -233,6 +234,7 @@ def _statuses(action: Action) -> str:
     return worst(quantity.status for quantity in needed).name
 
 
+@checked_names
 def decide(
     program: ExpectationProgram | Callable,
     actions: Sequence[Any] | Mapping[str, Any] | np.ndarray | jax.Array,
