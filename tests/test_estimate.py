@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import inspect
 import math
+import re
 from typing import Any
 
 import jax
@@ -407,6 +408,32 @@ def test_expectations_that_do_not_exist_are_not_ok(name: str, rng_key: jax.Array
         result = ep.estimate_expectation(expectation, method, rng_key=rng_key, throw=False)
         assert result.status is ep.Status.unresolved
         assert any("does not exist" in str(finding) for finding in result.findings[0])
+
+
+def _guarded(place: str) -> Any:
+    """log(x), without a guard in one place."""
+    x = numpyro.sample("x", dist.Normal(0.0, 1.0))
+    log_x = {place: jnp.log(x)}
+    numpyro.sample("y", dist.Normal(log_x.get("y", x), 1.0), obs=1.0)
+    numpyro.factor("penalty", log_x.get("penalty", x))
+    return log_x.get("return", x)
+
+
+@pytest.mark.parametrize(
+    ("place", "words"),
+    [
+        ("y", "the log density of observation 'y' is"),
+        ("penalty", "factor 'penalty' is"),
+        ("return", "the return value is"),
+    ],
+)
+def test_what_is_not_a_number_is_named(place: str, words: str) -> None:
+    method = ep.TABI(ep.ImportanceSampling(num_samples=200))
+    result = ep.estimate_expectation(ep.expectation(_guarded)(place), method, throw=False)
+    details = [finding.detail for finding in result.findings[0]]
+    share = re.search(f"{words} NaN or \\+inf at (\\d+) % of prior draws", details[0])
+    assert share
+    assert 45 < float(share[1]) < 55
 
 
 def test_nan_target_is_reported() -> None:

@@ -35,11 +35,13 @@ from estimand.model import (
     Bound,
     BranchingExpectation,
     ConditionalProgram,
+    Expectation,
     ExpectationProgram,
     Output,
     ProgramError,
     SimulatorExpectation,
     SimulatorProgram,
+    not_a_number,
 )
 from estimand.record import Contents, Provenance, Question, Record
 from estimand.runtime import (
@@ -65,7 +67,7 @@ from estimand.runtime import (
 )
 from estimand.sensitivity import Sensitivity, sensitivity_of
 from estimand.settings import checked_names, require_count
-from estimand.trust import checked
+from estimand.trust import Finding, Status, checked
 from estimand.view import (
     Diagnosis,
     Reliability,
@@ -671,7 +673,7 @@ class _Maker:
             clock.between = None
             if density is not None:
                 run = run._replace(outputs=checked(run.outputs, density))
-                run = run.with_notes(*expectation.notes)
+                run = _with_culprit(expectation, run).with_notes(*expectation.notes)
             if density is None or density.dimension:
                 run = run.with_notes(*_zeros_notes(expectation, run))
             run = run.with_notes(*runtime.notes)
@@ -713,6 +715,22 @@ def runtime_for(executor: Executor | None, model: Bound, **settings: Any) -> Ite
         yield runtime
     finally:
         runtime.close()
+
+
+def _with_culprit(expectation: Bound, run: Run) -> Run:
+    """The run with the name of the site that is not a number, if one is the reason of a finding."""
+    findings = [finding for output in run.outputs for finding in output.findings]
+    has_nan = any(finding.status is Status.nan_density for finding in findings)
+    where = not_a_number(expectation) if has_nan and isinstance(expectation, Expectation) else ""
+    if not where:
+        return run
+
+    def named(finding: Finding) -> Finding:
+        is_meant = finding.status is Status.nan_density
+        return finding._replace(detail=f"{finding.detail}: {where}") if is_meant else finding
+
+    outputs = (one._replace(findings=tuple(map(named, one.findings))) for one in run.outputs)
+    return run._replace(outputs=tuple(outputs))
 
 
 def _zeros_notes(expectation: Bound, run: Run) -> list[str]:
