@@ -12,6 +12,7 @@ WORDS = {
     "Pareto k": "How heavy the tail of the weights is. Below 0.7 their average can be trusted; "
     "above, a few draws may decide, and do where one of them holds more than 0.2 % of the weight: "
     "both together refuse an estimate.",
+    "largest weight": "The share of the weight that one draw holds.",
     "cancellation": "How much of E|f| is left when the negative part is subtracted from the "
     "positive one: 1 for an f of one sign, near 0 where its signs cancel.",
     "share of error": "How much of the variance of the estimate comes from this part.",
