@@ -207,6 +207,8 @@ def test_decide_names_the_best_action(folder: Path) -> None:
     result = invoke(folder, *command, "--report", "page.html")
     assert result.exit_code == 0, result.output
     assert "Decision by gain" in (folder / "page.html").read_text()
+    assert "deciding among 3 actions with Auto(), seed 0" in result.stderr
+    assert "done in" in result.stderr
     assert "is the best action" in result.stdout or "cannot be told apart" in result.stdout
     rows = json.loads(invoke(folder, *command, "--json").stdout)
     assert [row["setting"] for row in rows] == [0.0, 1.0, 2.0]

@@ -732,13 +732,17 @@ def decide(
         named = _wanted_columns(loaded.signature, named)
     limits = _Limits(relative_error, absolute_error, max_evaluations, max_seconds)
     settings = [_setting(text.strip()) for text in actions.split(",")]
+    method = limits.of(Auto)
+    started = time.perf_counter()
+    _say(repr(loaded))
+    _say(f"deciding among {len(settings)} actions with {method!r}, seed {seed} …")
     try:
         choose = make_decision(
             loaded,
             settings,
             argument=argument,
             study=load_studies(program, study_names) or None,
-            method=limits.of(Auto),
+            method=method,
             rng_key=seed,
             throw=False,
             precision=precision,
@@ -746,6 +750,7 @@ def decide(
         decision = choose(*positional, **named)
     except (ProgramError, TypeError, ValueError) as error:
         raise click.UsageError(str(error)) from error
+    _say(f"done in {time.perf_counter() - started:.1f} s")
     if report is not None:
         decision.to_html(report)
         _say(f"report written: {report}")

@@ -56,6 +56,13 @@ def test_net_benefit_by_closed_form() -> None:
     assert (rejected.value, rejected.standard_error, rejected.is_exact) == (0.0, 0.0, True)
     assert decision["reject"].regret.value == pytest.approx(1 + EVPI, rel=0.01)
     assert "adopt is the best action" in str(decision)
+    best = decision.best
+    assert str(best) == (
+        f"adopt: expected utility {best.utility.text}; the best with probability "
+        f"{best.probability.text}; expected regret {best.regret.text}"
+    )
+    assert repr(rejected) == "0 exactly"
+    assert f"{decision['reject'].difference} below the best" in repr(decision["reject"])
     with pytest.raises(KeyError, match="no action 'sell'"):
         decision["sell"]
 

@@ -69,6 +69,16 @@ class Action(NamedTuple):
     probability: Quantity
     regret: Quantity
 
+    def __str__(self) -> str:
+        beside = "" if self.difference is None else f", {self.difference} below the best"
+        return (
+            f"{self.name}: expected utility {self.utility}{beside}; the best with probability "
+            f"{self.probability}; expected regret {self.regret}"
+        )
+
+    def __repr__(self) -> str:
+        return str(self)
+
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Decision(Reported):
