@@ -34,6 +34,7 @@ from estimand.model import (
     PARTS,
     Bound,
     BranchingExpectation,
+    ConditionalExpectation,
     ConditionalProgram,
     Expectation,
     ExpectationProgram,
@@ -721,7 +722,8 @@ def _with_culprit(expectation: Bound, run: Run) -> Run:
     """The run with the name of the site that is not a number, if one is the reason of a finding."""
     findings = [finding for output in run.outputs for finding in output.findings]
     has_nan = any(finding.status is Status.nan_density for finding in findings)
-    where = not_a_number(expectation) if has_nan and isinstance(expectation, Expectation) else ""
+    asked = expectation.joint if isinstance(expectation, ConditionalExpectation) else expectation
+    where = not_a_number(asked) if has_nan and isinstance(asked, Expectation) else ""
     if not where:
         return run
 
