@@ -27,6 +27,11 @@ def on_files(files: Files, config: Any) -> Files:
     return files
 
 
+def on_page_markdown(markdown: str, **_: Any) -> str:
+    """The folder of examples, which has a page on the site."""
+    return markdown.replace("](gallery)", "](gallery/index.md)")
+
+
 @event_priority(-100)  # when the index is there
 def on_post_build(config: Any) -> None:
     """The index of the search as a script, for pages that are opened from a folder."""
@@ -39,5 +44,4 @@ def moved(text: str) -> str:
     """Links of a file in the root as they are from inside of docs/."""
     for source, page in PAGES.items():
         text = text.replace(f"]({source}", f"]({page}")
-    text = text.replace("](docs/gallery)", "](gallery/index.md)")
     return text.replace("](docs/", "](")

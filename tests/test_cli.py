@@ -77,6 +77,16 @@ def plain():
     pass
 """
 
+SILENT = """
+import numpyro
+import numpyro.distributions as dist
+import estimand as ep
+
+def model():
+    x = numpyro.sample("x", dist.Normal(0.0, 1.0))
+    numpyro.sample("y", dist.Normal(x, 1.0), obs=2.0)
+"""
+
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
@@ -207,6 +217,8 @@ def test_decide_names_the_best_action(folder: Path) -> None:
     result = invoke(folder, *command, "--report", "page.html")
     assert result.exit_code == 0, result.output
     assert "Decision by gain" in (folder / "page.html").read_text()
+    assert "deciding among 3 actions with Auto(), seed 0" in result.stderr
+    assert "done in" in result.stderr
     assert "is the best action" in result.stdout or "cannot be told apart" in result.stdout
     rows = json.loads(invoke(folder, *command, "--json").stdout)
     assert [row["setting"] for row in rows] == [0.0, 1.0, 2.0]
@@ -316,8 +328,9 @@ def test_rows_are_left_out(folder: Path) -> None:
     [
         (["model.py"], "does not name a program"),
         (["none.py:program"], "no file none.py"),
-        (["model.py:absent"], r"has no 'absent'; it has the programs"),
-        (["model.py:plain"], "put @ep.expectation above it"),
+        (["model.py:progam"], "has no 'progam'. Did you mean 'program'? Known: program, nothing"),
+        (["model.py:plain"], "write @ep.expectation in a line of its own above `def plain`, line"),
+        (["model.py:jnp"], "'jnp' in model.py is no expectation program. Known: program"),
         (["model.py:program"], "missing a required argument: 'y'"),
         (["model.py:program", "--data", "none.json"], "there is no file none.json"),
         (["model.py:program", "--data", "model.py"], "must be one of .json, .csv"),
@@ -333,6 +346,7 @@ def test_rows_are_left_out(folder: Path) -> None:
         (["model.py:bound", "--relative-error", "0"], "relative-error"),
         (["model.py:bound", "--seed", "-1"], "seed"),
         (["crash.py:program"], "cannot be imported: ZeroDivisionError"),
+        (["called.py:model"], "its own above `def model`."),
     ],
 )
 def test_bad_input_is_refused_before_any_work(
@@ -346,6 +360,7 @@ def test_bad_input_is_refused_before_any_work(
         "ragged.csv": "a,b\n1\n",
         "shapes.json": '{"a": [1.0, 2.0], "b": [1.0, 2.0, 3.0]}',
         "crash.py": "1 / 0",
+        "called.py": f"{SILENT}\nmodel()",
     }.items():
         (folder / name).write_text(text)
 
@@ -357,6 +372,29 @@ def test_bad_input_is_refused_before_any_work(
     assert result.exit_code == 2, result.output
     assert words in result.stderr
     assert result.stdout == ""
+
+
+def test_errors_of_a_program_come_without_the_usage(folder: Path) -> None:
+    (folder / "silent.py").write_text(f"{SILENT}\nprogram = ep.expectation(model)")
+    for arguments, words in {
+        ("run", "silent.py:program"): "end the program with `return`",
+        ("compare", "silent.py:program", "--average"): "end the program with `return`",
+        ("decide", "model.py:gain", "--actions", "1,2", "--argument", "z"): "no argument 'z'",
+        ("run", "model.py:plain"): "a plain function",
+    }.items():
+        result = invoke(folder, *arguments)
+        assert result.exit_code == 2
+        assert words in result.stderr
+        assert "Usage" not in result.stderr
+    assert "Usage" in invoke(folder, "run", "model.py:bound", "--data", "data.json").stderr
+
+
+def test_models_without_a_return_value_are_compared(folder: Path) -> None:
+    (folder / "silent.py").write_text(f"{SILENT}\nprogram = ep.expectation(model)")
+    result = invoke(folder, "compare", "silent.py:program", "--json")
+    assert result.exit_code == 0, result.output
+    [row] = json.loads(result.stdout)["models"]
+    assert abs(row["log_z"] + 2.2655121) < 6 * row["log_z_error"] + 1e-6
 
 
 def test_a_crash_is_not_an_untrusted_estimate(
@@ -393,7 +431,7 @@ def test_data_files_of_every_kind(folder: Path) -> None:
         assert np.asarray(kwargs["a"]).dtype.kind == "i"
     np.testing.assert_array_equal(positional[0][0], [1.0, 2.0])
     np.save(folder / "objects.npy", np.array([{}], dtype=object), allow_pickle=True)
-    with pytest.raises(cli.click.UsageError, match="allow_pickle"):
+    with pytest.raises(cli.InputError, match="allow_pickle"):
         cli.read_data(folder / "objects.npy")
 
 
@@ -581,7 +619,8 @@ def test_a_method_is_named_as_in_python(folder: Path) -> None:
 @pytest.mark.parametrize(
     ("method", "words"),
     [
-        ("nuts", "'nuts' is no method. Known: Auto, AdaptiveIS, Economical, TABI,"),
+        ("nuts", "'nuts' is no method. Did you mean 'PosteriorMCMC'? Known: Auto, AdaptiveIS,"),
+        ("NUTS()", "Did you mean 'PosteriorMCMC'?"),
         ("AnIS()", "'AnIS' is no method. Known: Auto"),
         ("PosteriorMCM()", "Did you mean 'PosteriorMCMC'?"),
         ("TABI(Anis())", "'Anis' is no estimator and no kernel. Did you mean 'AnIS'?"),

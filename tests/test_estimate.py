@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import inspect
 import math
+import re
 from typing import Any
 
 import jax
@@ -18,6 +19,7 @@ import estimand as ep
 from estimand.density import Density
 from estimand.methods import Method, Run
 from estimand.runtime import Runtime
+from estimand.settings import LIMITS
 from estimand.trust import Evidence, OutputEstimate, combine, evidence_from_weights
 from problems import IMPROPER, PROBLEMS
 from tests.stats import assert_coverage
@@ -331,6 +333,25 @@ def test_bad_methods_are_refused(make: Any, words: list[str]) -> None:
         assert word in str(error.value)
 
 
+@pytest.mark.parametrize(
+    "function",
+    [
+        *(one for name in ep.__all__ if inspect.isfunction(one := getattr(ep, name))),
+        *(getattr(ep.Estimate, name) for name in ("refine", "samples", "sensitivity", "to_html")),
+    ],
+)
+def test_misspelt_arguments_are_answered_by_those_that_are_meant(function: Any) -> None:
+    *_, meant = inspect.signature(function).parameters
+    with pytest.raises(TypeError, match=rf"no argument '{meant}s'. Did you mean '{meant}'\?"):
+        function(**{f"{meant}s": 1})
+
+
+def test_limits_as_arguments_are_answered_by_the_method() -> None:
+    assert set(LIMITS) <= set(inspect.signature(ep.Auto).parameters)
+    with pytest.raises(TypeError, match=r"method=ep.Auto\(max_seconds=…\)"):
+        ep.estimate_expectation(bound("normal_tail"), max_second=3)  # type: ignore[call-arg]
+
+
 def test_the_signature_of_settings_is_shown() -> None:
     assert list(inspect.signature(ep.Auto).parameters)[:2] == ["relative_error", "absolute_error"]
     assert "estimator" in inspect.signature(ep.TABI).parameters
@@ -387,6 +408,32 @@ def test_expectations_that_do_not_exist_are_not_ok(name: str, rng_key: jax.Array
         result = ep.estimate_expectation(expectation, method, rng_key=rng_key, throw=False)
         assert result.status is ep.Status.unresolved
         assert any("does not exist" in str(finding) for finding in result.findings[0])
+
+
+def _guarded(place: str) -> Any:
+    """log(x), without a guard in one place."""
+    x = numpyro.sample("x", dist.Normal(0.0, 1.0))
+    log_x = {place: jnp.log(x)}
+    numpyro.sample("y", dist.Normal(log_x.get("y", x), 1.0), obs=1.0)
+    numpyro.factor("penalty", log_x.get("penalty", x))
+    return log_x.get("return", x)
+
+
+@pytest.mark.parametrize(
+    ("place", "words"),
+    [
+        ("y", "the log density of observation 'y' is"),
+        ("penalty", "factor 'penalty' is"),
+        ("return", "the return value is"),
+    ],
+)
+def test_what_is_not_a_number_is_named(place: str, words: str) -> None:
+    method = ep.TABI(ep.ImportanceSampling(num_samples=200))
+    result = ep.estimate_expectation(ep.expectation(_guarded)(place), method, throw=False)
+    details = [finding.detail for finding in result.findings[0]]
+    share = re.search(f"{words} NaN or \\+inf at (\\d+) % of prior draws", details[0])
+    assert share
+    assert 45 < float(share[1]) < 55
 
 
 def test_nan_target_is_reported() -> None:

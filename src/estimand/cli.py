@@ -50,8 +50,10 @@ from estimand.model import (
     ProgramError,
     SimulatorProgram,
 )
+from estimand.model import bind as bind_program
 from estimand.record import MergeError, RecordError
 from estimand.runtime import PRECISIONS, CheckpointError, in_precision
+from estimand.settings import known_names
 from estimand.view import Summary, Table, estimate_text
 
 Program = ExpectationProgram | ConditionalProgram | SimulatorProgram
@@ -60,10 +62,14 @@ STARTERS = Path(__file__).parent / "starters"
 NOT_TRUSTED = 1
 
 
-class NoFileError(click.ClickException):
-    """A file that is not there, said in one line."""
+class InputError(click.ClickException):
+    """What is wrong with a program, its data or a record; how the command was written is right."""
 
     exit_code = 2
+
+
+class NoFileError(InputError):
+    """A file that is not there, said in one line."""
 
     def __init__(self, path: Path | str):
         super().__init__(f"there is no file {path}.")
@@ -81,14 +87,17 @@ def load_program(spec: str) -> Program | Bound:
     found = _Named.of(spec)
     program, file, name = getattr(found.module, found.name, None), found.file, found.name
     known = [key for key, value in vars(found.module).items() if isinstance(value, Program | Bound)]
-    if program is None:
-        raise click.UsageError(f"{file} has no {name!r}; it has the programs {known}.")
-    if not isinstance(program, Program | Bound):
-        raise click.UsageError(
-            f"{name!r} in {file} is not an expectation program: put @ep.expectation above it, and "
-            "return the quantity of interest."
+    if isinstance(program, Program | Bound):
+        return program
+    if inspect.isfunction(program):
+        raise InputError(
+            f"{name!r} in {file} is a plain function: write @ep.expectation in a line of its own "
+            f"above `def {name}`, line {program.__code__.co_firstlineno}, and let it return the "
+            "quantity of interest."
         )
-    return program
+    if program is None:
+        raise InputError(f"{file} has no {name!r}. {known_names(name, known)}")
+    raise InputError(f"{name!r} in {file} is no expectation program. {known_names(name, known)}")
 
 
 class _Named(NamedTuple):
@@ -112,16 +121,28 @@ class _Named(NamedTuple):
             raise NoFileError(file)
         module_spec = importlib.util.spec_from_file_location(path.stem, path)
         if module_spec is None or module_spec.loader is None:
-            raise click.UsageError(f"{file} is not a Python file.")
+            raise InputError(f"{file} is not a Python file.")
         module = importlib.util.module_from_spec(module_spec)
         # The file's own imports work as in `python file.py`, but hide no installed library.
         sys.path.append(str(path.parent.resolve()))
         try:
             module_spec.loader.exec_module(module)
         except (Exception, SystemExit) as error:
-            last = traceback.format_exception_only(error)[-1].strip()
-            raise click.UsageError(f"{file} cannot be imported: {last}") from error
+            raise InputError(f"{file} cannot be imported: {_why(error)}") from error
         return cls(module, file, name)
+
+
+def _why(error: BaseException) -> str:
+    """Why a file cannot be imported; NumPyro has no words for a model that is called there."""
+    frames = traceback.extract_tb(error.__traceback__)
+    own = [frame.name for frame in frames if "numpyro" not in frame.filename]
+    is_numpyro = isinstance(error, AssertionError) and len(own) < len(frames)
+    if not is_numpyro or own[-1] == "<module>":
+        return traceback.format_exception_only(error)[-1].strip()
+    return (
+        f"it calls {own[-1]!r}, a plain function with sites. Write @ep.expectation in a line of "
+        f"its own above `def {own[-1]}`."
+    )
 
 
 def load_studies(spec: str, names: tuple[str, ...]) -> dict[str, Callable]:
@@ -148,7 +169,7 @@ def read_data(path: Path) -> tuple[list[Any], dict[str, Any]]:
     try:
         value = reader(path)
     except (ValueError, OSError) as error:
-        raise click.UsageError(f"data {path}: {error}") from error
+        raise InputError(f"data {path}: {error}") from error
     return ([], value) if isinstance(value, dict) else ([value], {})
 
 
@@ -223,7 +244,7 @@ _READERS: dict[str, Callable[[Path], Any]] = {
 }
 
 
-def bind(spec: str, data: Path | None) -> Bound:
+def bind(spec: str, data: Path | None, *, needs_output: bool = True) -> Bound:
     """The program bound to its data, with everything checked that can be."""
     program = load_program(spec)
     if isinstance(program, Bound):
@@ -238,10 +259,12 @@ def bind(spec: str, data: Path | None) -> Bound:
         signature.bind(*positional, **named)
     except TypeError as error:
         given = ", ".join(named) or ("one array" if positional else "nothing")
-        raise click.UsageError(
+        raise InputError(
             f"{spec} takes the arguments {signature}, and --data gives {given}: {error}."
         ) from error
-    return program(*positional, **named)
+    if needs_output or type(program) is not ExpectationProgram:
+        return program(*positional, **named)
+    return bind_program(program, tuple(positional), named, needs_output=False)
 
 
 def _wanted_columns(
@@ -291,7 +314,7 @@ def read_groups(path: Path, group_by: str, signature: inspect.Signature) -> _Dat
     try:
         header, rows = _read_cells(path)
     except (ValueError, OSError) as error:
-        raise click.UsageError(f"data {path}: {error}") from error
+        raise InputError(f"data {path}: {error}") from error
     if group_by not in header:
         raise click.UsageError(f"--group-by {group_by}: {path} has the columns {header}.")
     names = [row[header.index(group_by)].strip() for row in rows]
@@ -331,7 +354,7 @@ def _load(path: Path) -> Estimate:
     try:
         return load(path)
     except (RecordError, OSError) as error:
-        raise click.UsageError(str(error)) from error
+        raise InputError(str(error)) from error
 
 
 # --- output ---
@@ -364,11 +387,11 @@ def _estimate(
             executor=executor,
         )
     except (ProgramError, CheckpointError, RecordError, ImportError) as error:
-        raise click.UsageError(str(error)) from error
+        raise InputError(str(error)) from error
     except Exception as error:
         # A crash must not look like an estimate that was made and is not trusted.
         traceback.print_exc()
-        raise click.UsageError(f"the estimation failed: {error}") from error
+        raise InputError(f"the estimation failed: {error}") from error
 
 
 @contextlib.contextmanager
@@ -675,7 +698,7 @@ def _add_sensitivity(result: Estimate) -> None:
         try:
             found = result.sensitivity(number, throw=False)
         except (ProgramError, ValueError) as error:
-            raise click.UsageError(f"--sensitivity: {error}") from error
+            raise InputError(f"--sensitivity: {error}") from error
         _say(found.verdict)
 
 
@@ -732,20 +755,25 @@ def decide(
         named = _wanted_columns(loaded.signature, named)
     limits = _Limits(relative_error, absolute_error, max_evaluations, max_seconds)
     settings = [_setting(text.strip()) for text in actions.split(",")]
+    method = limits.of(Auto)
+    started = time.perf_counter()
+    _say(repr(loaded))
+    _say(f"deciding among {len(settings)} actions with {method!r}, seed {seed} …")
     try:
         choose = make_decision(
             loaded,
             settings,
             argument=argument,
             study=load_studies(program, study_names) or None,
-            method=limits.of(Auto),
+            method=method,
             rng_key=seed,
             throw=False,
             precision=precision,
         )
         decision = choose(*positional, **named)
     except (ProgramError, TypeError, ValueError) as error:
-        raise click.UsageError(str(error)) from error
+        raise InputError(str(error)) from error
+    _say(f"done in {time.perf_counter() - started:.1f} s")
     if report is not None:
         decision.to_html(report)
         _say(f"report written: {report}")
@@ -828,17 +856,17 @@ def _plain(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
     return [{key: plain(value) for key, value in row.items()} for row in rows]
 
 
-def _bound(program: str, data: Path | None, precision: str) -> Bound:
+def _bound(program: str, data: Path | None, precision: str, *, needs_output: bool = True) -> Bound:
     try:
         with in_precision(precision):
-            return bind(program, data)
+            return bind(program, data, needs_output=needs_output)
     except click.ClickException:
         raise
     except ProgramError as error:
-        raise click.UsageError(str(error)) from error
+        raise InputError(str(error)) from error
     except Exception as error:
         last = traceback.format_exception_only(error)[0].strip()
-        raise click.UsageError(f"{program} fails with its data: {last}") from error
+        raise InputError(f"{program} fails with its data: {last}") from error
 
 
 @main.command()
@@ -981,7 +1009,7 @@ def compare_methods(
         _say(f"{name} …")
         try:
             result = _estimate(expectation, method, seed, precision)
-        except click.UsageError as error:
+        except InputError as error:
             if name == "default":
                 raise
             _say(f"{name}: {error.message}")
@@ -1024,10 +1052,10 @@ def _answer(ask: Callable[[], Any], report: Path | None, as_json: bool) -> None:
     try:
         answer = ask()
     except (ProgramError, TypeError, ValueError, ImportError) as error:
-        raise click.UsageError(str(error)) from error
+        raise InputError(str(error)) from error
     except Exception as error:
         traceback.print_exc()
-        raise click.UsageError(f"the estimation failed: {error}") from error
+        raise InputError(f"the estimation failed: {error}") from error
     if report is not None:
         answer.to_html(report)
         _say(f"report written: {report}")
@@ -1266,7 +1294,7 @@ def compare(
         )
     if len(set(programs)) < len(programs):
         raise click.UsageError("a program is named twice.")
-    models = {name: _bound(name, data, precision) for name in programs}
+    models = {name: _bound(name, data, precision, needs_output=average) for name in programs}
     limits = _Limits(relative_error, 0.0, max_evaluations, math.inf)
 
     def ask() -> Any:

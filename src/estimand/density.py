@@ -451,8 +451,8 @@ class Density:
         return self._reading.edges(position, self.arrays)
 
     def outputs(self, position: jax.Array) -> jax.Array:
-        """Every output at a position."""
-        return self.model.evaluate(position, self.arrays).outputs
+        """Every output at a position, without a condition behind them."""
+        return self.model.evaluate(position, self.arrays).outputs[: self.num_outputs]
 
     def constrain(self, position: jax.Array) -> dict[str, jax.Array]:
         """The values of the latent sites at a position, in the model's own coordinates."""

@@ -34,12 +34,15 @@ from estimand.model import (
     PARTS,
     Bound,
     BranchingExpectation,
+    ConditionalExpectation,
     ConditionalProgram,
+    Expectation,
     ExpectationProgram,
     Output,
     ProgramError,
     SimulatorExpectation,
     SimulatorProgram,
+    not_a_number,
 )
 from estimand.record import Contents, Provenance, Question, Record
 from estimand.runtime import (
@@ -64,8 +67,8 @@ from estimand.runtime import (
     warn_of_wrong_code,
 )
 from estimand.sensitivity import Sensitivity, sensitivity_of
-from estimand.settings import require_count
-from estimand.trust import checked
+from estimand.settings import checked_names, require_count
+from estimand.trust import Finding, Status, checked
 from estimand.view import (
     Diagnosis,
     Reliability,
@@ -158,6 +161,7 @@ class Estimate(Record):
         """
         return summarise(self, self.diagnoses)
 
+    @checked_names
     def reliability(self, output: int = 0, *, rng_key: int | jax.Array = 0) -> Reliability:
         """Of an event: the index β = −Φ⁻¹(P), design points, and the importance of each site.
 
@@ -176,6 +180,7 @@ class Estimate(Record):
         """
         return reliability_of(self, output, rng_key)
 
+    @checked_names
     def to_html(self, path: str | os.PathLike | None = None) -> str:
         """A report as one self-contained page, also written to `path` if one is given.
 
@@ -195,6 +200,7 @@ class Estimate(Record):
             records.write_atomically(path, page.encode())
         return page
 
+    @checked_names
     def save(self, path: str | os.PathLike) -> None:
         """Saves the record as one file, which `load` reads without the program.
 
@@ -235,6 +241,7 @@ class Estimate(Record):
         merged = records.merge([self, *others])
         return Estimate(**merged, question=next(questions, None))
 
+    @checked_names
     def refine(
         self,
         *,
@@ -300,6 +307,7 @@ class Estimate(Record):
             raise EstimationError(estimate)
         return estimate
 
+    @checked_names
     def sensitivity(
         self, output: int = 0, *, expectation: Bound | None = None, throw: bool = True
     ) -> Sensitivity:
@@ -387,6 +395,7 @@ class Estimate(Record):
         """
         return records.to_datatree(self, records.generator_of(rng_key))
 
+    @checked_names
     def samples(
         self,
         part: str = "posterior",
@@ -433,6 +442,7 @@ class Estimate(Record):
         return {name: values[chosen] for name, values in draws.sites.items()}
 
 
+@checked_names
 def load(path: str | os.PathLike) -> Estimate:
     """Reads a record that `Estimate.save` wrote. The program is not needed.
 
@@ -471,6 +481,7 @@ class EstimationError(RuntimeError):
         self.estimate = estimate
 
 
+@checked_names
 def estimate_expectation(
     expectation: Bound,
     method: Method | None = None,
@@ -663,7 +674,7 @@ class _Maker:
             clock.between = None
             if density is not None:
                 run = run._replace(outputs=checked(run.outputs, density))
-                run = run.with_notes(*expectation.notes)
+                run = _with_culprit(expectation, run).with_notes(*expectation.notes)
             if density is None or density.dimension:
                 run = run.with_notes(*_zeros_notes(expectation, run))
             run = run.with_notes(*runtime.notes)
@@ -705,6 +716,23 @@ def runtime_for(executor: Executor | None, model: Bound, **settings: Any) -> Ite
         yield runtime
     finally:
         runtime.close()
+
+
+def _with_culprit(expectation: Bound, run: Run) -> Run:
+    """The run with the name of the site that is not a number, if one is the reason of a finding."""
+    findings = [finding for output in run.outputs for finding in output.findings]
+    has_nan = any(finding.status is Status.nan_density for finding in findings)
+    asked = expectation.joint if isinstance(expectation, ConditionalExpectation) else expectation
+    where = not_a_number(asked) if has_nan and isinstance(asked, Expectation) else ""
+    if not where:
+        return run
+
+    def named(finding: Finding) -> Finding:
+        is_meant = finding.status is Status.nan_density
+        return finding._replace(detail=f"{finding.detail}: {where}") if is_meant else finding
+
+    outputs = (one._replace(findings=tuple(map(named, one.findings))) for one in run.outputs)
+    return run._replace(outputs=tuple(outputs))
 
 
 def _zeros_notes(expectation: Bound, run: Run) -> list[str]:

@@ -1,14 +1,23 @@
-"""What all settings share: a short repr, and checks whose errors name setting and remedy."""
+"""What all settings share: a short repr, and checks whose errors name setting and remedy.
+
+The arguments of the public functions are checked in the same words.
+"""
 
 from __future__ import annotations
 
 import dataclasses
 import difflib
+import functools
 import inspect
-from collections.abc import Iterable, Mapping
-from typing import Any
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, ParamSpec, TypeVar
 
 import numpy as np
+
+P = ParamSpec("P")
+R = TypeVar("R")
+# What an estimate is limited by: settings of the method, and not arguments beside it.
+LIMITS = ("relative_error", "absolute_error", "max_evaluations", "max_seconds")
 
 
 class _InitSignature:
@@ -43,10 +52,33 @@ class Settings:
 
 def known_names(name: str, known: Iterable[str]) -> str:
     """The end of a message about an unknown name: which one may be meant, and all names."""
+    known = list(known)
+    near = _near(name, known)
+    guess = f"Did you mean {near!r}? " if near else ""
+    return f"{guess}Known: {', '.join(known) or 'none'}."
+
+
+def checked_names(function: Callable[P, R]) -> Callable[P, R]:
+    """Answers an unknown argument of a public function with what may be meant."""
+    known = inspect.signature(function).parameters
+
+    @functools.wraps(function)
+    def called(*args: P.args, **named: P.kwargs) -> R:
+        for name in named:
+            if name not in known:
+                limit = _near(name, LIMITS) if "method" in known else None
+                meant = f"Give it to the method: method=ep.Auto({limit}=…)."
+                remedy = meant if limit else known_names(name, known)
+                raise TypeError(f"{function.__name__} has no argument {name!r}. {remedy}")
+        return function(*args, **named)
+
+    return called
+
+
+def _near(name: str, known: Iterable[str]) -> str | None:
     names = {one.lower(): one for one in known}
     near = difflib.get_close_matches(name.lower(), names, n=1)
-    guess = f"Did you mean {names[near[0]]!r}? " if near else ""
-    return f"{guess}Known: {', '.join(names.values()) or 'none'}."
+    return names[near[0]] if near else None
 
 
 def _shown(value: Any) -> str:

@@ -104,8 +104,17 @@ def test_discrete_sites() -> None:
 
 def test_other_methods_take_a_condition_that_is_not_rare() -> None:
     program = ep.expect(prior, lambda sites: sites["x"], given=lambda sites: sites["x"] > 0.0)
-    found = ep.estimate_expectation(program(), ep.TABI(ep.ImportanceSampling(num_samples=20_000)))
-    assert_value(found, math.sqrt(2 / math.pi))
+    sampler = ep.ImportanceSampling(num_samples=20_000)
+    for method in (ep.TABI(sampler), ep.SelfNormalised(sampler), ep.PosteriorMCMC()):
+        found = ep.estimate_expectation(program(), method)
+        assert_value(found, math.sqrt(2 / math.pi))
+
+
+def test_what_is_not_a_number_given_a_condition_is_named() -> None:
+    program = ep.expect(prior, lambda s: jnp.log(s["x"] - 1.0), given=lambda s: s["x"] < 2.0)
+    method = ep.TABI(ep.ImportanceSampling(num_samples=200))
+    found = ep.estimate_expectation(program(), method, throw=False)
+    assert "the return value is NaN or +inf at" in found.findings[0][0].detail
 
 
 def test_a_condition_that_is_impossible_is_refused() -> None:

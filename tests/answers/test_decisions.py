@@ -56,6 +56,13 @@ def test_net_benefit_by_closed_form() -> None:
     assert (rejected.value, rejected.standard_error, rejected.is_exact) == (0.0, 0.0, True)
     assert decision["reject"].regret.value == pytest.approx(1 + EVPI, rel=0.01)
     assert "adopt is the best action" in str(decision)
+    best = decision.best
+    assert str(best) == (
+        f"adopt: expected utility {best.utility.text}; the best with probability "
+        f"{best.probability.text}; expected regret {best.regret.text}"
+    )
+    assert repr(rejected) == "0 exactly"
+    assert f"{decision['reject'].difference} below the best" in repr(decision["reject"])
     with pytest.raises(KeyError, match="no action 'sell'"):
         decision["sell"]
 
@@ -298,3 +305,47 @@ def test_many_labels_are_summed_out_of_a_decision_by_their_count() -> None:
     assert decision.evpi.value == pytest.approx(
         utilities.max(axis=0) @ shares - truths.max(), rel=0.05
     )
+
+
+@ep.expectation
+def branching(stake: float, y: float) -> Any:
+    """x ~ N(1, 1) with probability 0.3, and N(0, 2²) otherwise."""
+    if numpyro.sample("k", dist.Bernoulli(0.3), infer={"branching": True}):
+        x = numpyro.sample("x", dist.Normal(1.0, 1.0))
+    else:
+        x = numpyro.sample("wide", dist.Normal(0.0, 2.0))
+    numpyro.sample("y", dist.Normal(x, 1.0), obs=y)
+    return stake * x - 0.3 * stake**2
+
+
+def test_programs_that_branch() -> None:
+    decision = ep.decide(branching, [0.0, 1.0], study=_outcome)(1.0)
+    odds = np.array([0.3 * laws.norm.pdf(1, 1, 2**0.5), 0.7 * laws.norm.pdf(1, 0, 5**0.5)])
+    shares, means, sizes = odds / odds.sum(), np.array([1.0, 0.8]), np.sqrt([0.5, 0.8])
+    truths = {
+        float(shares @ means - 0.3): decision["1"].utility,
+        float(shares @ laws.norm.sf(0.3, means, sizes)): decision["1"].probability,
+        float(shares @ laws.norm.cdf(0.3, means, sizes)): decision["0"].probability,
+    }
+    assert decision.status
+    assert decision.best.name == "1"
+    for truth, quantity in truths.items():
+        stats.assert_estimate(quantity.value, quantity.standard_error, truth, degrees=15)
+    [study] = decision.studies.values()
+    assert "branches have no draws in common" in study.findings[0].detail
+    assert "Decision by branching" in decision.to_html()
+
+
+def _outcome(_sites: Any) -> None:
+    numpyro.sample("outcome", dist.Normal(0.0, 1.0))
+
+
+def test_branches_must_not_depend_on_the_action() -> None:
+    @ep.expectation
+    def moved(stake: float) -> Any:
+        if numpyro.sample("k", dist.Bernoulli(0.5), infer={"branching": True}):
+            return stake * numpyro.sample("x", dist.Normal(stake, 1.0))
+        return 0.0
+
+    with pytest.raises(ep.ProgramError, match=r"density of site 'x' .* depends on the action"):
+        ep.decide(moved, [0.0, 1.0])()

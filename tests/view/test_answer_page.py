@@ -17,6 +17,7 @@ from matplotlib.patches import Rectangle
 
 import estimand as ep
 from estimand import plots
+from estimand.view.glossary import OF_ANSWERS
 from tests.view.test_report import _Tags
 
 
@@ -111,6 +112,17 @@ def test_answers_come_with_their_numbers() -> None:
     # All rows, where the summary has those that are predicted worst.
     assert loo.to_html().count("<tr>") == 13
     assert "2 more rows" in str(loo)
+
+
+def test_a_page_says_what_its_words_mean_and_no_others() -> None:
+    def words_of(name: str) -> set[str]:
+        [found] = re.findall(r'<dl class="words">(.*?)</dl>', page_of(name), re.DOTALL)
+        return set(re.findall("<dt>(.*?)</dt>", found))
+
+    decision = words_of("decision")
+    assert decision == set(OF_ANSWERS) | {"95 % interval", "status"}
+    assert "Pareto k" in words_of("leave-one-out")
+    assert not words_of("quantile") & set(OF_ANSWERS)
 
 
 def test_a_page_names_what_cannot_be_trusted() -> None:

@@ -303,6 +303,17 @@ def test_notebooks_show_the_tables() -> None:
     assert "Pareto k" in page
 
 
+def test_the_largest_weight_is_beside_pareto_k() -> None:
+    result = estimate("cube")
+    part = result.diagnoses[0].parts[0]
+    assert part.name == "Z1_plus"
+    [table] = [one for one in result.summary().tables if one.title == "Normalising constants"]
+    place = table.header.index("Pareto k")
+    assert table.header[place + 1] == "largest weight"
+    assert table.rows[0][place + 1] == percent(part.largest_share)
+    assert table.rows[0][place + 1] in result.to_html()
+
+
 def test_a_cancelling_estimate_that_did_not_converge_says_why() -> None:
     @ep.expectation
     def odd() -> Any:

@@ -18,6 +18,7 @@ from estimand.methods import Auto
 from estimand.model import Bound, Output
 from estimand.runtime import require_precision
 from estimand.sampling import named_key
+from estimand.settings import checked_names
 from estimand.trust import (
     BranchEstimate,
     Finding,
@@ -183,6 +184,7 @@ def with_error(value: float, error: float) -> str:
     return f"{value:.{places}f} ± {error:.2g}"
 
 
+@checked_names
 def compare(
     models: Mapping[str, Bound | Callable],
     *,

@@ -2,7 +2,8 @@
 
 Two estimates. The first has the utility of every action as an output. The second has what the
 actions differ in: each difference is an output of its own, so that its error is its own, too, and
-what is rare and large in it is explored.
+what is rare and large in it is explored. The probabilities of being best come from its draws; for
+a program that branches, whose branches have no draws in common, they are outputs of it, too.
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ from estimand.estimate import Estimate, EstimationError, estimate_expectation
 from estimand.methods import Method
 from estimand.model import (
     Bound,
+    BranchingExpectation,
     ExpectationProgram,
     ProgramError,
     Study,
@@ -36,6 +38,7 @@ from estimand.model import (
 from estimand.record import Provenance, as_key, quantile, values_at
 from estimand.runtime import in_precision
 from estimand.sampling import named_key
+from estimand.settings import checked_names
 from estimand.trust import (
     Evidence,
     Finding,
@@ -67,6 +70,16 @@ class Action(NamedTuple):
     difference: Quantity | None
     probability: Quantity
     regret: Quantity
+
+    def __str__(self) -> str:
+        beside = "" if self.difference is None else f", {self.difference} below the best"
+        return (
+            f"{self.name}: expected utility {self.utility}{beside}; the best with probability "
+            f"{self.probability}; expected regret {self.regret}"
+        )
+
+    def __repr__(self) -> str:
+        return str(self)
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -233,6 +246,7 @@ def _statuses(action: Action) -> str:
     return worst(quantity.status for quantity in needed).name
 
 
+@checked_names
 def decide(
     program: ExpectationProgram | Callable,
     actions: Sequence[Any] | Mapping[str, Any] | np.ndarray | jax.Array,
@@ -389,11 +403,13 @@ def _decided(
     utilities = estimated(stated, _UTILITIES)
     own = Quantity.each(utilities)
     best = int(np.argmax([quantity.value for quantity in own]))
-    contrasts = estimated(asking(functools.partial(_contrasts, best)), _CONTRASTS)
+    branches = isinstance(stated, BranchingExpectation)
+    contrasts = estimated(asking(functools.partial(_contrasts, best, branches)), _CONTRASTS)
     evpi, *rest = Quantity.each(contrasts)
+    leads, won = rest[: len(own) - 1], rest[len(own) - 1 :]
     differences = [
         _surer(_difference(difference), _apart(own[best], other))
-        for difference, other in zip(rest, own[:best] + own[best + 1 :], strict=True)
+        for difference, other in zip(leads, own[:best] + own[best + 1 :], strict=True)
     ]
     pairs: list[Quantity | None] = [*differences[:best], None, *differences[best:]]
     found = tuple(
@@ -402,7 +418,7 @@ def _decided(
             asked.settings.items(),
             own,
             pairs,
-            _probabilities(contrasts, asking(_are_best)),
+            won or _probabilities(contrasts, asking(_are_best)),
             strict=True,
         )
     )
@@ -427,14 +443,15 @@ def _stacked(program: str, names: tuple[str, ...], utilities: list[Any]) -> jax.
 _NUMBERS = (bool, int, float, np.ndarray, np.generic, jax.Array)
 
 
-def _contrasts(best: int, utilities: list[Any]) -> dict[str, Any]:
+def _contrasts(best: int, has_won: bool, utilities: list[Any]) -> dict[str, Any]:
     """What the actions differ in. The keys are in the order in which JAX has them."""
     others = [value for number, value in enumerate(utilities) if number != best]
     gains = jnp.stack([value - utilities[best] for value in others])
-    return {
+    found = {
         "gain": jnp.max(jnp.maximum(gains, 0.0)),
         "lead": jnp.stack([utilities[best] - value for value in others]),
     }
+    return found | {"won": _are_best(utilities)} if has_won else found
 
 
 def _are_best(utilities: list[Any]) -> jax.Array:
@@ -452,7 +469,8 @@ def _probabilities(contrasts: Estimate, are_best: Bound) -> list[Quantity]:
     evidence = contrasts.outputs[0].parts.normaliser
     replicate = replicates_of(evidence) if isinstance(evidence, Evidence) else None
     has_draws = isinstance(evidence, Evidence) and math.isfinite(evidence.log_z)
-    if contrasts.density is None or not has_draws:
+    assert contrasts.density is not None
+    if not has_draws:
         return _unknown(contrasts, are_best.output.size)
     log_weights = np.asarray(evidence.log_weights, float)
     weights = np.exp(log_weights - log_weights.max())

@@ -17,8 +17,10 @@ from estimand.model import Expectation, ExpectationProgram, ProgramError
 from estimand.record import as_key
 from estimand.runtime import cache_on_disk, in_precision
 from estimand.sensitivity import Derivative, Sensitivity, derivatives
+from estimand.settings import checked_names
 
 
+@checked_names
 def differentiable(
     program: ExpectationProgram,
     method: Method | None = None,

@@ -21,6 +21,7 @@ from estimand.methods import Auto
 from estimand.model import Bound, Derived
 from estimand.runtime import require_precision
 from estimand.sampling import named_key
+from estimand.settings import checked_names
 from estimand.trust import Finding, OutputEstimate, Status, thresholds, worst
 from estimand.view import Summary, Table
 
@@ -155,6 +156,7 @@ def _number(tail: OutputEstimate) -> str:
     return f"{tail.value:.6g} ± {tail.standard_error:.2g}"
 
 
+@checked_names
 def distribution(
     expectation: Bound,
     grid: Sequence[float] | np.ndarray,

@@ -38,6 +38,7 @@ from estimand.runtime import (
     require_precision,
     warn_of_wrong_code,
 )
+from estimand.settings import checked_names
 from estimand.trust import Evidence, Finding, Status, most_severe, thresholds
 
 
@@ -120,6 +121,7 @@ class LogEvidence:
         )
 
 
+@checked_names
 def log_evidence(
     model: Bound | Callable,
     estimator: Estimator | None = None,

@@ -35,6 +35,7 @@ from estimand.model import (
 from estimand.record import Provenance, as_key, plain_numbers, quantile
 from estimand.runtime import cache_on_disk, compiled_per_model, in_precision
 from estimand.sampling import effective_sample_size, in_chunks, log_mean, pareto_k, vmapped
+from estimand.settings import checked_names
 from estimand.trust import (
     Evidence,
     Finding,
@@ -221,6 +222,7 @@ class LeaveOneOut(Reported):
         )
 
 
+@checked_names
 def leave_one_out(
     expectation: Bound,
     *,

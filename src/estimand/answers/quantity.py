@@ -52,6 +52,12 @@ class Quantity(NamedTuple):
             return f"below {high:.2g}" if is_bounded else "none found"
         return estimate_text(OutputEstimate(self.value, self.standard_error))
 
+    def __str__(self) -> str:
+        return self.text if self.status else f"{self.text} ({self.status.name})"
+
+    def __repr__(self) -> str:
+        return str(self)
+
 
 def columns(what: str, quantity: Quantity | None) -> dict[str, Any]:
     """A number as columns of a table, whose names begin with what it is."""

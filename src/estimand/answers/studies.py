@@ -146,7 +146,11 @@ def value_of_study(
     for count in NUM_DRAWS:
         draws = _Draws.of(contrasts, count, rng_key)
         if draws is None:
-            detail = f"{contrasts.method} keeps no independent draws of the posterior"
+            detail = (
+                "branches have no draws in common, which would stand for the posterior"
+                if contrasts.branches
+                else f"{contrasts.method} keeps no independent draws of the posterior"
+            )
             return _unknown(study, evpi, Finding(Status.low_ess, None, detail, "size"))
         with in_precision(contrasts.precision):
             sums = _weighed(study, draws, rng_key)

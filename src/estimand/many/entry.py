@@ -44,6 +44,7 @@ from estimand.runtime import (
     this_precision,
     warn_of_wrong_code,
 )
+from estimand.settings import checked_names
 from estimand.trust import Goal, checked
 
 # Data sets in one pass: their draws are in memory at the same time. Not measured; with more of
@@ -53,6 +54,7 @@ CHUNK = 32
 MIN_BUDGET = 500_000
 
 
+@checked_names
 def estimate_many(
     program: ExpectationProgram,
     datasets: Any,

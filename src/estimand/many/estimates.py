@@ -18,6 +18,7 @@ from estimand.estimate import Estimate, load
 from estimand.many.datasets import Name
 from estimand.methods import LANE
 from estimand.record import Contents, RecordError
+from estimand.settings import checked_names
 from estimand.view import Summary, Table, estimate_text
 
 if TYPE_CHECKING:
@@ -215,6 +216,7 @@ class Estimates(Mapping[Name, Estimate]):
         records.write_atomically(place / INDEX, text.encode())
 
 
+@checked_names
 def load_many(folder: str | os.PathLike) -> Estimates:
     """Reads the estimates that `Estimates.save` wrote. The program is not needed.
 

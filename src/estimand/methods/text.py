@@ -31,6 +31,8 @@ _PIECES = {
     )
 } | {"SKIP": SKIP}
 _SETTINGS = METHODS | _PIECES
+# What averages of chains are called elsewhere.
+_CHAINS = ("nuts", "hmc", "mcmc")
 
 
 def method_of(text: str) -> Method:
@@ -45,7 +47,8 @@ def method_of(text: str) -> Method:
         raise ValueError(f"{text!r} is not written as Python: {error.msg}") from error
     called = node.func if isinstance(node, ast.Call) else node
     if (name := ast.unparse(called)) not in METHODS:
-        raise ValueError(f"{name!r} is no method. {known_names(name, METHODS)}")
+        meant = PosteriorMCMC.__name__ if name.lower() in _CHAINS else name
+        raise ValueError(f"{name!r} is no method. {known_names(meant, METHODS)}")
     try:
         made = _made(node)
         # A name alone is the method with its defaults.

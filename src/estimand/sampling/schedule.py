@@ -6,7 +6,10 @@ from collections.abc import Iterable
 
 import numpy as np
 
+from estimand.settings import checked_names
 
+
+@checked_names
 def linear(num_temperatures: int) -> tuple[float, ...]:
     """Evenly spaced inverse temperatures.
 
@@ -20,6 +23,7 @@ def linear(num_temperatures: int) -> tuple[float, ...]:
     return tuple(np.linspace(0.0, 1.0, num_temperatures + 1).tolist())
 
 
+@checked_names
 def geometric(num_temperatures: int, ratio: float = 1000.0) -> tuple[float, ...]:
     """The paper's schedule: fine steps near the prior, coarse ones near the target.
 

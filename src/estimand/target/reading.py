@@ -23,6 +23,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.extend import core
 
+from estimand.settings import checked_names
 from estimand.target import scaled
 from estimand.target.expression import (
     COMPARISONS,
@@ -56,6 +57,7 @@ class SignedLog(NamedTuple):
         return cls(sign.astype(log_abs.dtype), log_abs)
 
 
+@checked_names
 def event(margin: Any) -> jax.Array:
     """The event that a margin is positive, as a boolean.
 

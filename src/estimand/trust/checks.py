@@ -95,8 +95,11 @@ def unmet(
     bound = rule_of_three(num_effective) * largest
     if bound <= goal:
         return Unmet(error=bound / 2)
-    size = f"up to {bound:.2g}" if math.isfinite(bound) else "any number: its size has no bound"
-    detail = f"{what} at nearly all draws, and what was missed could add {size}"
+    size = f"up to {bound:.2g}" if math.isfinite(bound) else "any amount, as it has no bound"
+    detail = (
+        f"{what} at nearly all draws: too few of the rare draws at which it differs were seen, and "
+        f"these could change the answer by {size}"
+    )
     lack = bound / goal if math.isfinite(bound) and goal > 0 else 0.0
     return Unmet((Finding(Status.not_converged, None, detail, check, lack),))
 

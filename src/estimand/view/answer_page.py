@@ -6,11 +6,21 @@ Needs matplotlib: ``pip install 'estimand[plots]'``.
 from __future__ import annotations
 
 import html
+import re
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 from estimand.trust import Status
-from estimand.view.report import badge, figure_of, footer, framed, numbers, settings_list
+from estimand.view.glossary import OF_ANSWERS, WORDS
+from estimand.view.report import (
+    badge,
+    figure_of,
+    footer,
+    framed,
+    numbers,
+    settings_list,
+    words_list,
+)
 from estimand.view.tables import Table
 
 
@@ -46,7 +56,7 @@ class AnswerPage(NamedTuple):
     def to_html(self) -> str:
         """The page as text."""
         tone = "good" if self.status else "bad"
-        pieces = [
+        said = [
             f"<header><h1>{html.escape(self.title)}</h1></header>",
             f'<section id="answer"><p class="number">{html.escape(self.answer)}</p>',
             f'<p class="interval">{html.escape(self.detail)} &nbsp;{badge(self.status)}</p>',
@@ -54,6 +64,10 @@ class AnswerPage(NamedTuple):
             f'<div class="plots">{"".join(map(self._figure, range(len(self.drawings))))}</div>',
             "</section>",
             numbers(self.tables),
+        ]
+        pieces = [
+            *said,
+            words_list(_used("\n".join(said))),
             settings_list(self.settings),
             *(
                 f"<h2>{html.escape(name)}</h2>\n<pre>{html.escape(source)}</pre>"
@@ -79,3 +93,12 @@ class AnswerPage(NamedTuple):
             salt=f"answer {number}",
             is_wide=drawing.columns > 1,
         )
+
+
+def _used(text: str) -> dict[str, str]:
+    """The words of the glossary that are in a text."""
+    return {
+        word: meaning
+        for word, meaning in (WORDS | OF_ANSWERS).items()
+        if re.search(rf"\b{re.escape(word)}s?\b", text, re.IGNORECASE)
+    }

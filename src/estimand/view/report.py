@@ -88,7 +88,7 @@ def to_html(record: Record, diagnoses: tuple[Diagnosis, ...]) -> str:
         f"<header><h1>{html.escape(title)}</h1>{_contents(record)}</header>",
         *(_section(record, diagnosis, number) for number, diagnosis in enumerate(diagnoses)),
         _tables(record, diagnoses),
-        _words(),
+        words_list(WORDS),
         _settings(record),
         f"<h2>Program</h2>\n<pre>{html.escape(source)}</pre>",
         footer(record.provenance.versions),
@@ -161,9 +161,10 @@ def _section(record: Record, diagnosis: Diagnosis, number: int) -> str:
     )
 
 
-def _words() -> str:
+def words_list(words: Mapping[str, str]) -> str:
+    """Words and what they mean, one below the other."""
     rows = [
-        f"<dt>{html.escape(word)}</dt><dd>{html.escape(text)}</dd>" for word, text in WORDS.items()
+        f"<dt>{html.escape(word)}</dt><dd>{html.escape(text)}</dd>" for word, text in words.items()
     ]
     return "\n".join(["<h2>What the words mean</h2>", '<dl class="words">', *rows, "</dl>"])
 

@@ -157,6 +157,10 @@ def test_what_no_draw_has_met_is_bounded() -> None:
     assert not small.findings
     assert 0 < small.error < 1e-3
     large = unmet("the term is 0", 3e5, 1e4, goal=1e-3)
+    assert large.findings[0].detail == (
+        "the term is 0 at nearly all draws: too few of the rare draws at which it differs were "
+        "seen, and these could change the answer by up to 0.1"
+    )
     assert large.findings[0].status is ep.Status.not_converged
     assert "up to" in large.findings[0].detail
     assert "no bound" in unmet("the term is 0", 3e5, math.inf, goal=1e-3).findings[0].detail

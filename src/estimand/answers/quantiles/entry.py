@@ -19,8 +19,10 @@ from estimand.estimate import EstimationError
 from estimand.methods import Auto
 from estimand.model import Bound
 from estimand.runtime import require_precision
+from estimand.settings import checked_names
 
 
+@checked_names
 def quantile(
     expectation: Bound,
     levels: float | Sequence[float] | np.ndarray | None = None,

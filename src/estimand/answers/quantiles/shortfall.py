@@ -20,6 +20,7 @@ from estimand.methods import Auto
 from estimand.model import Bound, Derived, Expectation
 from estimand.runtime import require_precision
 from estimand.sampling import named_key
+from estimand.settings import checked_names
 from estimand.trust import (
     Finding,
     OutputEstimate,
@@ -117,6 +118,7 @@ def _interval_text(interval: tuple[float, float]) -> str:
     return f"[{low:.6g}, {high:.6g}]"
 
 
+@checked_names
 def shortfall(
     expectation: Bound,
     tail_probability: float,

@@ -196,4 +196,4 @@ def _check_constant(plan: Plan, draws: Draws, estimate: OutputEstimate, output: 
         return Unmet()
     farthest = plan.density.farthest(output, estimate.value)
     goal = plan.limits.goal.allowed(estimate)
-    return unmet("f is practically the same", draws.ess(GAMMA2), farthest, goal, SAME)
+    return unmet("f has practically the same value", draws.ess(GAMMA2), farthest, goal, SAME)

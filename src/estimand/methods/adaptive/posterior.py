@@ -254,7 +254,8 @@ def _check_terms(
     findings = check_tail(centred, None)
     if effective_sample_size(centred) < thresholds.MIN_ESS:
         farthest = density.farthest(output, average.value)
-        findings += unmet("f is practically the same", count, farthest, allowed, SAME).findings
+        what = "f has practically the same value"
+        findings += unmet(what, count, farthest, allowed, SAME).findings
     for number, look in enumerate(density.looks, density.first_look):
         if look.output != output:
             continue

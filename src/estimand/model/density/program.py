@@ -26,8 +26,10 @@ from estimand.model.numpyro import (
     source_text,
 )
 from estimand.runtime import in_precision
+from estimand.settings import checked_names
 
 
+@checked_names
 def from_density(
     log_likelihood: Callable | None = None,
     *,

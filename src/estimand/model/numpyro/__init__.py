@@ -7,6 +7,7 @@ from estimand.model.numpyro.guide import SiteDistributions, guide_of, propose
 from estimand.model.numpyro.joint import sample_joint
 from estimand.model.numpyro.mapped import Cube, Mapped
 from estimand.model.numpyro.model import NumpyroModel, source_text
+from estimand.model.numpyro.numbers import not_a_number
 from estimand.model.numpyro.perturbed import (
     LIKELIHOOD,
     PRIOR,
@@ -60,6 +61,7 @@ __all__ = [
     "expression_of",
     "guide_of",
     "named_arrays",
+    "not_a_number",
     "perturbed",
     "predicted_row",
     "propose",

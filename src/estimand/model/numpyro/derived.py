@@ -13,7 +13,7 @@ import numpy as np
 from numpyro import handlers
 
 from estimand.model.layout import ProgramError
-from estimand.model.numpyro.program import ExpectationProgram
+from estimand.model.numpyro.program import CONCRETE, ExpectationProgram
 from estimand.model.numpyro.sites import TRACING, drawing_from_prior, observed_log_prob
 from estimand.runtime import in_precision
 
@@ -69,6 +69,7 @@ def require_same_density(
     names: list[str] = []
 
     def densities(rng_key: jax.Array) -> jax.Array:
+        names.clear()
         with TRACING, handlers.trace() as first, drawing_from_prior(rng_key):
             call(settings[0], args, kwargs)
         rows = []
@@ -97,19 +98,26 @@ def require_same_density(
             rows.append(jnp.stack([*logs, jnp.zeros(())]))
         return jnp.stack(rows)
 
+    def check(found: np.ndarray) -> None:
+        slack = 1e-9 * (1 + np.abs(found[:, :1]))
+        is_other = np.abs(found - found[:, :1]) > np.where(np.isfinite(slack), slack, 0.0)
+        is_other |= np.isfinite(found) != np.isfinite(found[:, :1])
+        if is_other.any():
+            _, setting, site = np.argwhere(is_other)[0]
+            raise ProgramError(
+                f"the density of site {names[site]!r} of program {program.name!r} depends on the "
+                f"action (at {settings[setting]!r} it is not that at {settings[0]!r}): draw what "
+                "is random independently of the action, and let the return value alone depend on "
+                "it."
+            )
+
     with in_precision("double"):
         keys = jax.random.split(jax.random.key(0), NUM_COMPARED)
-        found = np.asarray(jax.jit(jax.vmap(densities))(keys))
-    slack = 1e-9 * (1 + np.abs(found[:, :1]))
-    is_other = np.abs(found - found[:, :1]) > np.where(np.isfinite(slack), slack, 0.0)
-    is_other |= np.isfinite(found) != np.isfinite(found[:, :1])
-    if is_other.any():
-        _, setting, site = np.argwhere(is_other)[0]
-        raise ProgramError(
-            f"the density of site {names[site]!r} of program {program.name!r} depends on the "
-            f"action (at {settings[setting]!r} it is not that at {settings[0]!r}): draw what is "
-            "random independently of the action, and let the return value alone depend on it."
-        )
+        try:
+            check(np.asarray(jax.jit(jax.vmap(densities))(keys)))
+        except CONCRETE:  # Python control flow, which each draw takes in its own way
+            for key in keys:
+                check(np.asarray(densities(key))[None])
 
 
 class _Call:
@@ -143,9 +151,9 @@ class _Call:
 
 
 def _drawn(sites: dict[str, dict]) -> dict[str, jax.Array]:
-    """The values of latent sites in a trace."""
+    """The values of latent sites in a trace, with those of the branch that it is in."""
     return {
         name: site["value"]
         for name, site in sites.items()
-        if site["type"] == "sample" and not site["is_observed"]
+        if site["type"] == "sample" and (not site["is_observed"] or site["infer"].get("branching"))
     }

@@ -48,6 +48,7 @@ from estimand.model.numpyro.sites import (
 )
 from estimand.model.protocol import Axes, Bound, Identity, described, kept
 from estimand.runtime import SentOnce, in_precision, this_precision
+from estimand.settings import checked_names
 
 if TYPE_CHECKING:
     from estimand.model.numpyro.conditional import ConditionalProgram
@@ -227,6 +228,7 @@ def expectation(model: Callable, *, enumerate: bool | None = None) -> Expectatio
 def expectation(*, enumerate: bool | None) -> Callable[[Callable], ExpectationProgram]: ...
 
 
+@checked_names
 def expectation(
     model: Callable | None = None,
     *,
@@ -276,6 +278,7 @@ def expect(
 ) -> ConditionalProgram: ...
 
 
+@checked_names
 def expect(
     model: Callable,
     f: Callable[[dict[str, Any]], Any] | None = None,

@@ -22,6 +22,7 @@ from estimand.model.numpyro import (
 )
 from estimand.model.pymc.graphs import Graphs, Variable, require_pymc
 from estimand.model.pymc.laws import Law, law_of
+from estimand.settings import checked_names
 
 if TYPE_CHECKING:
     from pymc import Model as PymcModel
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
 MAX_SHOWN = 200
 
 
+@checked_names
 def from_pymc(
     model: PymcModel,
     f: Any,

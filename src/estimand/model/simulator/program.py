@@ -23,11 +23,13 @@ from estimand.model.protocol import Bound, Identity, described
 from estimand.model.simulator.calls import Job, Shapes, Simulator
 from estimand.model.simulator.model import SimulatorModel
 from estimand.runtime import SentOnce
+from estimand.settings import checked_names
 
 # Failures that the notes tell of.
 MAX_TOLD = 3
 
 
+@checked_names
 def from_simulator(
     simulate: Callable,
     *,
