@@ -17,6 +17,7 @@ from estimand.methods.adaptive import (
     AdaptiveIS,
     Ascents,
     Limits,
+    Posterior,
     can_ascend,
     parts_of,
     require_budget,
@@ -237,6 +238,8 @@ class Journey(NamedTuple):
     outputs: tuple[OutputEstimate, ...] = ()
     cost: Cost = Cost()
     notes: tuple[str, ...] = ()
+    posterior: Posterior | None = None
+    """Chains that an earlier route has sampled: later mixtures are fitted to them, too."""
 
     def finished(self) -> Run:
         return Run(self.outputs, *self.cost, notes=self.notes)
@@ -534,13 +537,14 @@ class _Posterior:
         return is_later_choice if journey.outputs else is_first_choice
 
     def follow(self, journey: Journey) -> Journey:
-        found = estimate_from_posterior(
+        found, posterior = estimate_from_posterior(
             journey.key(self.name),
             journey.density,
             journey.runtime.until(math.inf, aside=bool(journey.outputs)),
             journey.left(),
             journey.settings.draws,
         )
+        journey = journey._replace(posterior=posterior)
         if journey.outputs:
             others = dict(enumerate(found.outputs))
             return journey.with_run(found).taking(others, self.name)
@@ -617,7 +621,7 @@ def _by_mixture(
         draws=settings.draws,
     )
     runtime = journey.runtime.until(math.inf, aside=bool(journey.outputs))
-    run = method.run_within(journey.key(name), journey.density, runtime, reach)
+    run = method.run_within(journey.key(name), journey.density, runtime, reach, journey.posterior)
     return run._replace(outputs=with_known_zeros(run.outputs, journey.density))
 
 

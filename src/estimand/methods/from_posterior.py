@@ -70,8 +70,11 @@ class _Known(NamedTuple):
 
 def estimate_from_posterior(
     rng_key: jax.Array, density: Density, runtime: Runtime, limits: Limits, draws: Any = None
-) -> Run:
-    """Every output by the mixture; where that fails, by the chains' average or by ladders."""
+) -> tuple[Run, Posterior]:
+    """Every output by the mixture; where that fails, by the chains' average or by ladders.
+
+    With the chains, for what may come after this.
+    """
     started = runtime.clock()
     budget = int(min(limits.max_evaluations, 2**62))
     runtime.report(Progress("sampling the posterior", 0, budget))
@@ -106,7 +109,7 @@ def estimate_from_posterior(
     runtime.offer(known.run)
     known = _by_chains(named_seed(entropy_of(rng_key), "more"), known, runtime, left)
     known = _by_more_ladders(named_seed(entropy_of(rng_key), "ladders"), known, runtime, left)
-    return _checked(known).run()
+    return _checked(known).run(), known.posterior
 
 
 class _Left(NamedTuple):

@@ -85,11 +85,10 @@ def _with_given(plan: Plan, state: State, runtime: Runtime, given: np.ndarray) -
     They may be approximate, those of a guide: the draws of the proposal weigh what is fitted to
     them. Nothing is explored less because of them.
     """
-    points = given.reshape(-1, given.shape[-1])
-    state, (evaluated,) = evaluate_all(plan, state, runtime, [points])
+    state, (evaluated,) = evaluate_all(plan, state, runtime, [given])
     is_possible = np.isfinite(evaluated.log_prior + evaluated.log_likelihood)
     log_weights = np.where(is_possible, 0.0, -np.inf)
-    seen = Exploration(points, log_weights, np.arange(len(points)) // SHORT_CHAIN)
+    seen = Exploration(given, log_weights, np.arange(len(given)) // SHORT_CHAIN)
     return state._replace(found=state.found | {GIVEN: seen}) if seen.has_mass else state
 
 

@@ -166,13 +166,19 @@ class AdaptiveIS(Settings):
         density: Density,
         runtime: Runtime,
         reach: Limits | None = None,
+        posterior: Posterior | None = None,
     ) -> Run:
         """As `run`, for a method that accounts for budget and time itself.
 
-        A mixture that fits may use up the limits of `reach`; what checks it may take longer.
+        A mixture that fits may use up the limits of `reach`; what checks it may take longer. With
+        the chains of a posterior it is fitted to their draws, too.
         """
         looking = density.with_looks()
         plan = self._plan(rng_key, looking, parts_of(looking), runtime)
+        if posterior is not None:
+            draws = posterior.draws_in(plan.density, runtime)
+            given = draws if plan.given is None else np.concatenate([plan.given, draws])
+            plan = plan._replace(given=given)
         plan = plan._replace(looks=looks_of(plan.density), reach=reach or plan.limits)
         return self._run_plan(plan, runtime)[0]
 
@@ -266,7 +272,7 @@ class AdaptiveIS(Settings):
             scout = dataclasses.replace(scout, num_particles=count)
         given = None
         if self.draws is not None:
-            given = positions_of("AdaptiveIS", density, self.draws)
+            given = positions_of("AdaptiveIS", density, self.draws).reshape(-1, density.dimension)
         limits = Limits(self.goal, self.max_evaluations, self.max_seconds)
         return Plan(
             density=density,

@@ -78,7 +78,7 @@ class Plan(NamedTuple):
     posterior: Posterior | None = None
     """Chains that explorations start from; None if they start from the prior."""
     given: np.ndarray | None = None
-    """Positions that a user has brought along, with axes (chains, draws)."""
+    """Positions that a user has brought along, or chains before this."""
     num_pieces: int = 1
     """How many times larger than the scout explorations are."""
     is_small: bool = False

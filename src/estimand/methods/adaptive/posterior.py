@@ -116,6 +116,11 @@ class Posterior(NamedTuple):
             return points
         return run_task(runtime, ensembles.recoordinated, self.density, self.fitted, points)
 
+    def draws_in(self, density: Density, runtime: Runtime) -> np.ndarray:
+        """The thinned states in the coordinates of another density of the same program."""
+        arguments = self.density, density, self.evaluated.positions
+        return run_task(runtime, ensembles.recoordinated, *arguments)
+
     def starts(self) -> np.ndarray:
         """All thinned states with axes (islands, states, dimension)."""
         positions = self.evaluated.positions
