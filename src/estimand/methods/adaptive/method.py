@@ -374,7 +374,7 @@ def _estimate(plan: Plan, runtime: Runtime) -> State:
         state = integrate(plan, state, runtime, offer)
         seconds = running_seconds(plan, runtime) - begun.seconds
         effort = Effort(state.cost.spent - begun.evaluations, seconds)
-        state = validate(plan, state, runtime, parts)
+        state = validate(plan, state, runtime, _worth_validating(plan, state, runtime, parts))
         again = Effort(
             effort.evaluations + sum(state.part_costs.get(part, 0) for part in state.missed),
             effort.seconds + state.exploration.seconds,
@@ -386,6 +386,17 @@ def _estimate(plan: Plan, runtime: Runtime) -> State:
         joined = {part: Exploration.join(state.explored[part]).flattened() for part in parts}
         state = fit(plan, state._replace(found=state.found | joined), runtime, parts)
     return state
+
+
+def _worth_validating(
+    plan: Plan, state: State, runtime: Runtime, parts: tuple[Part, ...]
+) -> tuple[Part, ...]:
+    """All parts; where that is too expensive, without those of outputs that lack draws anyway."""
+    effort = Effort(sum(state.part_costs.get(part, 0) for part in parts))
+    if GAMMA2 not in plan.parts or can_afford(plan, state, runtime, effort, plan.reach):
+        return parts
+    outputs = judge(plan, state)
+    return tuple(part for part in parts if part.sign == 0 or outputs[part.output].status)
 
 
 def _run(plan: Plan, state: State) -> Run:
