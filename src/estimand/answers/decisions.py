@@ -49,6 +49,8 @@ from estimand.trust import (
 )
 from estimand.view import Summary, Table
 
+# Utilities that differ by so many units of rounding are the same.
+ROUNDING = 32
 # Keys of the two estimates follow from the one that was given by these.
 _UTILITIES, _CONTRASTS = 1, 2
 
@@ -391,18 +393,22 @@ def _decided(
     best = int(np.argmax([quantity.value for quantity in own]))
     contrasts = estimated(asking(functools.partial(_contrasts, best)), _CONTRASTS)
     evpi, *rest = Quantity.each(contrasts)
+    probabilities = _probabilities(contrasts, asking(_are_best))
+    rest.insert(best, evpi)
     differences = [
-        _surer(_difference(difference), _apart(own[best], other))
-        for difference, other in zip(rest, own[:best] + own[best + 1 :], strict=True)
+        _tied(own[best], utility)
+        if probability.value == probabilities[best].value == 1
+        else _surer(_difference(contrast), _apart(own[best], utility))
+        for utility, contrast, probability in zip(own, rest, probabilities, strict=True)
     ]
-    pairs: list[Quantity | None] = [*differences[:best], None, *differences[best:]]
+    pairs = [*differences[:best], None, *differences[best + 1 :]]
     found = tuple(
         Action(name, setting, utility, difference, probability, _regret(evpi, difference))
         for (name, setting), utility, difference, probability in zip(
             asked.settings.items(),
             own,
             pairs,
-            _probabilities(contrasts, asking(_are_best)),
+            probabilities,
             strict=True,
         )
     )
@@ -430,7 +436,7 @@ _NUMBERS = (bool, int, float, np.ndarray, np.generic, jax.Array)
 def _contrasts(best: int, utilities: list[Any]) -> dict[str, Any]:
     """What the actions differ in. The keys are in the order in which JAX has them."""
     others = [value for number, value in enumerate(utilities) if number != best]
-    gains = jnp.stack([value - utilities[best] for value in others])
+    gains = jnp.stack([value - utilities[best] for value in others]) - _rounding(utilities[best])
     return {
         "gain": jnp.max(jnp.maximum(gains, 0.0)),
         "lead": jnp.stack([utilities[best] - value for value in others]),
@@ -439,7 +445,13 @@ def _contrasts(best: int, utilities: list[Any]) -> dict[str, Any]:
 
 def _are_best(utilities: list[Any]) -> jax.Array:
     every = jnp.stack(utilities)
-    return every == jnp.max(every)
+    most = jnp.max(every)
+    return (every == most) | (every >= most - _rounding(most))
+
+
+def _rounding(utility: Any) -> jax.Array:
+    """By how much a utility may be off for the way in which it is written."""
+    return ROUNDING * jnp.finfo(jnp.result_type(float)).eps * jnp.abs(utility)
 
 
 def _probabilities(contrasts: Estimate, are_best: Bound) -> list[Quantity]:
@@ -515,6 +527,13 @@ def _apart(one: Quantity, other: Quantity) -> Quantity:
         (one.interval[0] - other.interval[1], one.interval[1] - other.interval[0]),
         (*one.findings, *other.findings),
     )
+
+
+def _tied(one: Quantity, other: Quantity) -> Quantity:
+    """The difference of two utilities that are the same at every draw."""
+    apart = _apart(one, other)
+    low, high = (end - apart.value for end in apart.interval)
+    return apart._replace(value=0.0, interval=(low, high))
 
 
 def _surer(one: Quantity, other: Quantity) -> Quantity:
