@@ -166,6 +166,7 @@ STEPS: dict[str, tuple[Callable[[Any], Any], str]] = {
         lambda a: drawn() * jax.lax.fori_loop(0, 3, lambda _, total: total + jnp.floor(a), 0.0),
         "`floor`",
     ),
+    "computed again": (lambda a: drawn() * jax.checkpoint(jnp.floor)(a), "`floor`"),
     "stopped": (lambda a: drawn() * jax.lax.stop_gradient(a), "`stop_gradient`"),
     "stopped mean": (lambda a: drawn(jax.lax.stop_gradient(a)), "`stop_gradient`"),
     "stopped in part": (lambda a: drawn() * a * jax.lax.stop_gradient(a), "`stop_gradient`"),
@@ -181,6 +182,13 @@ def test_what_passes_through_a_step_is_refused(name: str) -> None:
     refused(slope(program(1.7), "a"), "not_converged", f"this passes through {words}")
 
 
+@jax.custom_jvp
+def straight_through(a: Any) -> Any:
+    return jnp.round(a)
+
+
+straight_through.defjvps(lambda da, _, a: 2.0 * da)
+
 # The derivative at 1.5.
 SLOPED: dict[str, tuple[Callable[[Any], Any], float]] = {
     "unused": (lambda a: 1.0, 0.0),
@@ -192,6 +200,7 @@ SLOPED: dict[str, tuple[Callable[[Any], Any], float]] = {
     "guarded": (lambda a: jnp.where(jnp.isnan(a), 0.0, a), 1.0),
     "signed power": (lambda a: jnp.sign(a) * jnp.abs(a) ** 2, 3.0),
     "table": (lambda a: jnp.interp(a, jnp.arange(4.0), jnp.arange(4.0) ** 2), 3.0),
+    "own derivative": (lambda a: straight_through(a), 2.0),
     "branch": (lambda a: jax.lax.cond(a > 0, jnp.square, jnp.negative, a), 3.0),
     "log of a sum": (lambda a: jax.nn.logsumexp(jnp.stack([a, 0.0])), laws.logistic.cdf(1.5)),
     "shares": (lambda a: jax.nn.softmax(jnp.stack([a, 0.0]))[0], laws.logistic.pdf(1.5)),

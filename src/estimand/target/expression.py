@@ -708,7 +708,7 @@ def cuts(step: Step, avals: list[Any], is_varying: bool) -> set[str]:
     Where the result varies, too, it is a boundary or a jump in another place of this package, but
     for a derivative that is stopped by its author.
     """
-    if step.equation is None or step.name in _WHOLE_CALLS or _is_from(step, _INTEGRATORS):
+    if step.equation is None or _is_from(step, _INTEGRATORS):
         return set()
     found = _flat_primitives(step.equation)
     is_number = any(has_slope(avals[index]) for index in step.outputs)
@@ -729,8 +729,13 @@ def is_nan_test(step: Step) -> bool:
 
 
 def _flat_primitives(equation: Any) -> set[str]:
-    """The names of what is flat in an equation, and in the loop or the branch that it is."""
+    """The names of what is flat in an equation, and in the loop or the branch that it is.
+
+    A function with a derivative of its own has that.
+    """
     name = equation.primitive.name
+    if name.startswith(("custom_jvp", "custom_vjp")):
+        return set()
     inner = [one for jaxpr in core.jaxprs_in_params(equation.params) for one in jaxpr.eqns]
     compares = name in COMPARISONS and is_float(equation.invars[0].aval)
     if name == "stop_gradient":
