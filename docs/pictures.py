@@ -21,7 +21,7 @@ from numpyro.infer import MCMC, NUTS
 from PIL import Image
 
 import estimand as ep
-from estimand import Reliability, plots
+from estimand import plots
 from estimand.plots.style import PALETTE
 from examples.demo import DATA, METHODS, TAIL_TRUTH, cube, tail
 from tests.browser import browser, need_browser
@@ -104,26 +104,11 @@ def draw_answers() -> None:
     figure = code_of("given-a-condition")["fig"]
     figure.set_size_inches(6, 3.2)
     figure.savefig(IMAGES / "given.png", dpi=100, bbox_inches="tight")
-    draw_importance(code_of("reliability")["reliability"])
-    draw_comparison(code_of("comparing-models")["comparison"])
-
-
-def draw_importance(reliability: Reliability) -> None:
-    figure, ax = plt.subplots(layout="constrained", figsize=(6, 2.6))
-    for number, point in enumerate(reliability.design_points):
-        left = 0.0
-        for place, (site, importance) in enumerate(point.importance.items()):
-            label = site if number == 0 else None
-            ax.barh(number, float(importance), left=left, color=PALETTE[place], label=label)
-            left += float(importance)
-    points = reliability.design_points
-    ax.set_yticks(
-        range(len(points)), [f"{100 * point.share:.0f} % of failures" for point in points]
-    )
-    ax.set_xlabel("importance")
-    ax.invert_yaxis()
-    figure.legend(loc="outside upper right", ncols=3, frameon=False)
+    ax = plots.plot_reliability(code_of("reliability")["result"])
+    figure = ax.get_figure()
+    figure.set_size_inches(6, 2.6)
     figure.savefig(IMAGES / "reliability.png", dpi=100)
+    draw_comparison(code_of("comparing-models")["comparison"])
 
 
 def draw_comparison(comparison: ep.Comparison) -> None:

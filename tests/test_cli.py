@@ -57,6 +57,10 @@ def nothing():
     return jax.lax.fori_loop(0, 1, lambda _, is_there: x > 300.0, False)
 
 @ep.expectation
+def exceeds():
+    return numpyro.sample("x", dist.Normal(0.0, 1.0)) > 1.0
+
+@ep.expectation
 def table(a, b):
     x = numpyro.sample("x", dist.Normal(0.0, 1.0))
     numpyro.sample("y", dist.Normal(x * a, 1.0).to_event(1), obs=b)
@@ -248,6 +252,19 @@ def test_run_shows_sensitivities(folder: Path) -> None:
     assert "x.scale" in result.stdout
     assert "a prior of power 1.1" in result.stderr
     assert "What moves the expectation" in (folder / "sensitive.html").read_text()
+
+
+def test_run_shows_the_reliability_of_events(folder: Path) -> None:
+    command = ("run", "model.py:exceeds", "--reliability", "--report", "event.html")
+    result = invoke(folder, *command)
+    assert result.exit_code == 0, result.output
+    assert "Reliability index" in result.stdout
+    assert "Design points of exceeds" in result.stdout
+    assert "importance of x" in result.stdout
+    assert "What the event hangs on" in (folder / "event.html").read_text()
+    refused = invoke(folder, "run", "model.py:bound", "--reliability")
+    assert refused.exit_code == 2
+    assert "no output is an event" in refused.stderr
 
 
 def test_compare_methods_shows_three_methods_side_by_side(folder: Path) -> None:

@@ -611,6 +611,11 @@ _record = click.argument("record", type=click.Path(path_type=Path, dir_okay=Fals
     "data.",
 )
 @click.option(
+    "--reliability",
+    is_flag=True,
+    help="Also search the design points of events, and say how important every site is there.",
+)
+@click.option(
     "--workers",
     type=click.IntRange(1),
     help="Processes that expensive tasks are run in; the result is the same.",
@@ -636,6 +641,7 @@ def run(
     checkpoint: Path | None,
     report: Path | None,
     sensitivity: bool,
+    reliability: bool,
     workers: int | None,
     dask: str | None,
     as_json: bool,
@@ -656,9 +662,10 @@ def run(
     """
     limits = _Limits(relative_error, absolute_error, max_evaluations, max_seconds)
     if group_by is not None or (data is not None and data.is_dir()):
-        if checkpoint is not None or report is not None or sensitivity:
+        if checkpoint is not None or report is not None or sensitivity or reliability:
             raise click.UsageError(
-                "--checkpoint, --report and --sensitivity are for one data set: leave them out."
+                "--checkpoint, --report, --sensitivity and --reliability are for one data set: "
+                "leave them out."
             )
         if method_text is not None and not isinstance(_read_method(method_text), Auto):
             raise click.UsageError("--method for many data sets must be Auto.")
@@ -673,6 +680,9 @@ def run(
     _check_plots(report is not None)
     chosen = None if method_text is None else _read_method(method_text)
     expectation = _bound(program, data, precision)
+    events = expectation.output.is_indicator if expectation.output is not None else ()
+    if reliability and not any(events):
+        raise click.UsageError("--reliability: no output is an event, as margin < 0 is.")
     method = limits.of(default_method(expectation)) if chosen is None else limits.on(chosen)
     _say(repr(expectation))
     started = time.perf_counter()
@@ -685,6 +695,8 @@ def run(
         _say(f"record saved: {output}")
     if sensitivity:
         _add_sensitivity(result)
+    if reliability:
+        _add_reliability(result)
     if report is not None:
         result.to_html(report)
         _say(f"report written: {report}")
@@ -700,6 +712,13 @@ def _add_sensitivity(result: Estimate) -> None:
         except (ProgramError, ValueError) as error:
             raise InputError(f"--sensitivity: {error}") from error
         _say(found.verdict)
+
+
+def _add_reliability(result: Estimate) -> None:
+    """Works out the reliability view of every event, so that it is shown with the estimate."""
+    for number, is_event in enumerate(result.are_indicators):
+        if is_event:
+            result.reliability(number)
 
 
 @main.command()

@@ -294,6 +294,11 @@ class Density:
         """Whether γ may jump as an array moves, where no comparison shows it."""
         return self._reading is not None and self._reading.auxiliary_may_jump(1 + place)
 
+    def cuts(self, place: int, output: int) -> set[str]:
+        """What has the derivative 0 between an array and γ or an output, though these depend on it
+        there."""
+        return set() if self._reading is None else self._reading.cuts(1 + place, output)
+
     def moves_edges(self, place: int) -> bool:
         """Whether a comparison in γ moves with an array."""
         return self._reading is not None and self._reading.moves_edges(1 + place)

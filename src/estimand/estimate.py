@@ -166,7 +166,8 @@ class Estimate(Record):
         """Of an event: the index β = −Φ⁻¹(P), design points, and the importance of each site.
 
         Design points are searched for from draws of the event, a branch of a union having one of
-        its own, with its share of the probability.
+        its own, with its share of the probability. Once they are known, summaries and reports show
+        them.
 
         Args:
             output: the number of the output, if the program has several.
@@ -178,7 +179,8 @@ class Estimate(Record):
             >>> round(reliability.beta, 2)
             4.24
         """
-        return reliability_of(self, output, rng_key)
+        self.reliabilities[output] = reliability_of(self, output, rng_key)
+        return self.reliabilities[output]
 
     @checked_names
     def to_html(self, path: str | os.PathLike | None = None) -> str:

@@ -172,6 +172,38 @@ def test_a_dominated_action_is_never_best_and_the_choice_stands() -> None:
     assert "worth" in str(decision)
 
 
+@pytest.mark.parametrize("is_drawn", [False, True])
+def test_one_utility_written_in_two_ways_is_a_tie(is_drawn: bool) -> None:
+    """They differ by 1e-17 or so at every other draw, which is rounding."""
+
+    @ep.expectation
+    def gain(action: str) -> Any:
+        x = numpyro.sample("x", dist.Normal(1.0, 1.0)) if is_drawn else 0.3
+        return x if action == "plain" else 1.1 * x - 0.1 * x
+
+    decision = ep.decide(gain, ["plain", "other"])()
+    assert decision.status
+    assert not decision.is_resolved
+    assert decision.evpi.value == 0
+    assert [action.probability.value for action in decision.actions] == [1.0, 1.0]
+    assert decision.runner_up.difference is not None
+    assert decision.runner_up.difference.value == 0
+    assert decision.runner_up.regret.value == 0
+
+
+def test_what_is_small_beside_the_utilities_is_no_rounding() -> None:
+    @ep.expectation
+    def gain(action: str) -> Any:
+        x = numpyro.sample("x", dist.Normal(1.0, 1.0))
+        return 1e6 + (1e-4 * x if action == "adopt" else 0.0)
+
+    decision = ep.decide(gain, ["adopt", "reject"])()
+    assert decision.is_resolved
+    assert decision.best.name == "adopt"
+    worth = 1e-4 * (laws.norm.pdf(1) - laws.norm.sf(1))
+    assert decision.evpi.value == pytest.approx(worth, rel=0.02)
+
+
 def _more(sites: dict[str, Any], action: str) -> Any:
     return jnp.exp(sites["x"]) + (1.0 if action == "more" else 0.0)
 

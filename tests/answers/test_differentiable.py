@@ -80,5 +80,12 @@ def test_it_refuses_within_jit_and_where_the_estimate_does() -> None:
 
     with pytest.raises(ep.EstimationError, match="not_converged"):
         jax.grad(ep.differentiable(hidden))(1.0)
+
+    @ep.expectation
+    def stepped(a: float) -> Any:
+        return numpyro.sample("x", dist.Normal(jnp.floor(a), 1.0))
+
+    with pytest.raises(ep.EstimationError, match="passes through `floor`"):
+        jax.grad(ep.differentiable(stepped))(1.5)
     with pytest.raises(TypeError, match="expected an expectation program"):
         ep.differentiable(cube(2.0))  # type: ignore[arg-type]

@@ -25,6 +25,7 @@ OWN = [
     "plot_temperatures",
     "plot_branches",
     "plot_sensitivity",
+    "plot_reliability",
 ]
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -133,6 +134,125 @@ def test_a_comparison_of_sums_that_are_equal_is_refused() -> None:
         return jnp.sum(jnp.where(x > limit, 1.0, 0.0)) >= 2.0
 
     refused(slope(tied(1.0), "limit"), "not_converged", "count with integers")
+
+
+# --- steps of what is given, which automatic differentiation takes for constants ---
+
+
+def drawn(mean: Any = 1.0) -> Any:
+    return numpyro.sample("x", dist.Normal(mean, 1.0))
+
+
+def counted(a: Any) -> Any:
+    x = drawn()
+    numpyro.sample("y", dist.Normal(x, 1.0), obs=jnp.round(a))
+    return x
+
+
+STEPS: dict[str, tuple[Callable[[Any], Any], str]] = {
+    "floor": (lambda a: drawn() * jnp.floor(a), "`floor`"),
+    "ceil": (lambda a: drawn() * jnp.ceil(a), "`ceil`"),
+    "sign": (lambda a: drawn() * jnp.sign(a), "`sign`"),
+    "round, observed": (counted, "`round`"),
+    "floor of a mean": (lambda a: drawn(jnp.floor(a)), "`floor`"),
+    "floor of a boundary": (lambda a: drawn() > jnp.floor(a), "`floor`"),
+    "quotient": (lambda a: drawn() * (a // 1.0), "`round`"),
+    "cast": (lambda a: drawn() * jnp.int32(a), "a cast to whole numbers"),
+    "comparison": (lambda a: drawn() * (a > 1), "a comparison"),
+    "choice": (lambda a: drawn() * jnp.where(a > 2, 2.0, 1.0), "a comparison"),
+    "step": (lambda a: drawn() * jnp.heaviside(a, 0.5), "a comparison"),
+    "branch": (lambda a: drawn() * jax.lax.cond(a > 2, lambda: 2.0, lambda: 1.0), "a comparison"),
+    "loop": (
+        lambda a: drawn() * jax.lax.fori_loop(0, 3, lambda _, total: total + jnp.floor(a), 0.0),
+        "`floor`",
+    ),
+    "computed again": (lambda a: drawn() * jax.checkpoint(jnp.floor)(a), "`floor`"),
+    "stopped": (lambda a: drawn() * jax.lax.stop_gradient(a), "`stop_gradient`"),
+    "stopped mean": (lambda a: drawn(jax.lax.stop_gradient(a)), "`stop_gradient`"),
+    "stopped in part": (lambda a: drawn() * a * jax.lax.stop_gradient(a), "`stop_gradient`"),
+    "stopped with a site": (lambda a: jax.lax.stop_gradient(a * drawn()) + a, "`stop_gradient`"),
+}
+
+
+@pytest.mark.parametrize("name", STEPS)
+def test_what_passes_through_a_step_is_refused(name: str) -> None:
+    """It was 0 exactly, `ok`; or, stopped in part, the half of it."""
+    function, words = STEPS[name]
+    program = ep.expectation(function)
+    refused(slope(program(1.7), "a"), "not_converged", f"this passes through {words}")
+
+
+@jax.custom_jvp
+def straight_through(a: Any) -> Any:
+    return jnp.round(a)
+
+
+straight_through.defjvps(lambda da, _, a: 2.0 * da)
+
+# The derivative at 1.5.
+SLOPED: dict[str, tuple[Callable[[Any], Any], float]] = {
+    "unused": (lambda a: 1.0, 0.0),
+    "fraction": (lambda a: a % 1.0, 1.0),
+    "rest": (lambda a: a - jnp.floor(a), 1.0),
+    "hinge": (lambda a: jnp.where(a > 1, a, 0.0), 1.0),
+    "flat side of a hinge": (lambda a: jnp.where(a > 2, a, 2.0), 0.0),
+    "hinge of numbers": (lambda a: (a - 1.0) * (a > 1), 1.0),
+    "guarded": (lambda a: jnp.where(jnp.isnan(a), 0.0, a), 1.0),
+    "signed power": (lambda a: jnp.sign(a) * jnp.abs(a) ** 2, 3.0),
+    "table": (lambda a: jnp.interp(a, jnp.arange(4.0), jnp.arange(4.0) ** 2), 3.0),
+    "own derivative": (lambda a: straight_through(a), 2.0),
+    "branch": (lambda a: jax.lax.cond(a > 0, jnp.square, jnp.negative, a), 3.0),
+    "log of a sum": (lambda a: jax.nn.logsumexp(jnp.stack([a, 0.0])), laws.logistic.cdf(1.5)),
+    "shares": (lambda a: jax.nn.softmax(jnp.stack([a, 0.0]))[0], laws.logistic.pdf(1.5)),
+}
+
+
+@pytest.mark.parametrize("name", SLOPED)
+def test_what_has_a_slope_beside_its_steps_keeps_it(name: str) -> None:
+    function, factor = SLOPED[name]
+    program = ep.expectation(lambda a: drawn() * function(a))
+    found = slope(program(1.5), "a")
+    if name in ("unused", "flat side of a hinge"):
+        assert found.status
+        assert found.value == found.standard_error == 0
+    else:
+        check(found, factor)
+
+
+def test_a_step_of_another_output_is_not_its_own() -> None:
+    @ep.expectation
+    def program(a: np.ndarray) -> Any:
+        x = drawn()
+        return {"plain": x * a[0], "stepped": x * jnp.floor(a[1])}
+
+    result = ep.estimate_expectation(program(np.array([1.5, 2.5])))
+    plain, stepped = (result.sensitivity(k, throw=False).arguments["a"] for k in (0, 1))
+    assert plain.status
+    assert plain.value[1] == 0
+    assert stepped.statuses[1].name == "not_converged"
+
+
+CLOSED: dict[str, Callable[[Any], dist.Distribution]] = {
+    "Uniform": lambda a: dist.Uniform(-a, a),
+    "TruncatedNormal": lambda a: dist.TruncatedNormal(a, 1.0, low=0.0, high=2 * a),
+    "Gamma": lambda a: dist.Gamma(a, 1.0),
+    "VonMises": lambda a: dist.VonMises(0.0, a),
+    "MultivariateNormal": lambda a: dist.MultivariateNormal(a * jnp.ones(2), a * jnp.eye(2)),
+}
+
+
+@pytest.mark.parametrize("name", CLOSED)
+def test_distributions_have_no_steps_of_what_is_given(name: str) -> None:
+    """Their code compares parameters, as with the ends of a support."""
+
+    @ep.expectation
+    def program(a: float) -> Any:
+        z = numpyro.sample("z", CLOSED[name](a))
+        return jnp.sum(z**2)
+
+    found = slope(program(1.5), "a")
+    assert found.status, found.findings
+    assert found.value != 0
 
 
 # --- edges of the density ---

@@ -15,6 +15,7 @@ import pytest
 from scipy import stats
 
 import estimand as ep
+from estimand import plots
 from problems import reliability as known
 from tests.stats import (
     assert_coverage,
@@ -60,6 +61,62 @@ def test_the_summary_has_the_index_of_rare_events(result: ep.Estimate) -> None:
     assert "Reliability index" in str(result.summary())
     common = ep.estimate_expectation(ep.expect(plane.model, lambda sites: sites["a"] > 3.0)())
     assert "Reliability index" not in str(common.summary())
+
+
+def test_what_was_asked_for_is_in_summary_report_and_plot() -> None:
+    @ep.expectation
+    def outputs() -> Any:
+        a = numpyro.sample("a", dist.Normal(0.0, 1.0))
+        b = numpyro.sample("b", dist.Normal(0.0, 1.0).expand([9]).to_event(1))
+        return {"common": a + 0.1 * jnp.sum(b) > 1.0, "mean": a}
+
+    found = ep.estimate_expectation(outputs())
+    assert "Reliability index" not in str(found.summary())
+    assert "What the event hangs on" not in found.to_html()
+    with pytest.raises(ValueError, match="no design points of output 0 are known"):
+        plots.plot_reliability(found)
+    view = found.reliability()
+    text = str(found.summary())
+    assert "Reliability index" in text
+    assert "Design points of common" in text
+    assert "importance of a" in text
+    assert "importance of 3 others" in text
+    assert [label for label, _ in view.ranked(2)] == ["a", "9 others"]
+    shares = np.stack([importance for _, importance in view.ranked(4)])
+    np.testing.assert_allclose(shares.sum(axis=0), 1.0)
+    page = found.to_html()
+    assert page.count("What the event hangs on") == 2  # its caption, and its label for readers
+    assert "Design points of common" in page
+    ax = plots.plot_reliability(found)
+    assert len(ax.get_yticklabels()) == len(view.design_points)
+
+
+def test_a_plane_in_many_dimensions() -> None:
+    """With as many steps as in few, searches ended apart, and “4 % of the probability” near it."""
+
+    @ep.expectation
+    def wide() -> Any:
+        x = numpyro.sample("x", dist.Normal(0.0, 1.0).expand([20]).to_event(1))
+        return jnp.sum(x) / math.sqrt(20) > 4.0
+
+    [point] = ep.estimate_expectation(wide()).reliability().design_points
+    assert point.share == 1.0
+    assert point.distance == pytest.approx(4.0, abs=0.01)
+
+
+def test_searches_that_end_apart_say_so() -> None:
+    """Outside of a ball every point of its surface is as likely."""
+
+    @ep.expectation
+    def outside() -> Any:
+        x = numpyro.sample("x", dist.Normal(0.0, 1.0).expand([10]).to_event(1))
+        return jnp.sum(x**2) > 40.0
+
+    found = ep.estimate_expectation(outside())
+    view = found.reliability()
+    assert view.design_points == ()
+    assert "of the searches ended far apart" in view.note
+    assert view.note in str(found.summary())
 
 
 def test_every_branch_of_a_union_has_its_own_design_point() -> None:

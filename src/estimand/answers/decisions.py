@@ -52,6 +52,8 @@ from estimand.trust import (
 )
 from estimand.view import Summary, Table
 
+# Utilities that differ by so many units of rounding are the same.
+ROUNDING = 32
 # Keys of the two estimates follow from the one that was given by these.
 _UTILITIES, _CONTRASTS = 1, 2
 
@@ -407,18 +409,22 @@ def _decided(
     contrasts = estimated(asking(functools.partial(_contrasts, best, branches)), _CONTRASTS)
     evpi, *rest = Quantity.each(contrasts)
     leads, won = rest[: len(own) - 1], rest[len(own) - 1 :]
+    probabilities = won or _probabilities(contrasts, asking(_are_best))
+    leads.insert(best, evpi)
     differences = [
-        _surer(_difference(difference), _apart(own[best], other))
-        for difference, other in zip(leads, own[:best] + own[best + 1 :], strict=True)
+        _tied(own[best], utility)
+        if probability.value == probabilities[best].value == 1
+        else _surer(_difference(lead), _apart(own[best], utility))
+        for utility, lead, probability in zip(own, leads, probabilities, strict=True)
     ]
-    pairs: list[Quantity | None] = [*differences[:best], None, *differences[best:]]
+    pairs = [*differences[:best], None, *differences[best + 1 :]]
     found = tuple(
         Action(name, setting, utility, difference, probability, _regret(evpi, difference))
         for (name, setting), utility, difference, probability in zip(
             asked.settings.items(),
             own,
             pairs,
-            won or _probabilities(contrasts, asking(_are_best)),
+            probabilities,
             strict=True,
         )
     )
@@ -446,7 +452,7 @@ _NUMBERS = (bool, int, float, np.ndarray, np.generic, jax.Array)
 def _contrasts(best: int, has_won: bool, utilities: list[Any]) -> dict[str, Any]:
     """What the actions differ in. The keys are in the order in which JAX has them."""
     others = [value for number, value in enumerate(utilities) if number != best]
-    gains = jnp.stack([value - utilities[best] for value in others])
+    gains = jnp.stack([value - utilities[best] for value in others]) - _rounding(utilities[best])
     found = {
         "gain": jnp.max(jnp.maximum(gains, 0.0)),
         "lead": jnp.stack([utilities[best] - value for value in others]),
@@ -456,7 +462,13 @@ def _contrasts(best: int, has_won: bool, utilities: list[Any]) -> dict[str, Any]
 
 def _are_best(utilities: list[Any]) -> jax.Array:
     every = jnp.stack(utilities)
-    return every == jnp.max(every)
+    most = jnp.max(every)
+    return (every == most) | (every >= most - _rounding(most))
+
+
+def _rounding(utility: Any) -> jax.Array:
+    """By how much a utility may be off for the way in which it is written."""
+    return ROUNDING * jnp.finfo(jnp.result_type(float)).eps * jnp.abs(utility)
 
 
 def _probabilities(contrasts: Estimate, are_best: Bound) -> list[Quantity]:
@@ -533,6 +545,13 @@ def _apart(one: Quantity, other: Quantity) -> Quantity:
         (one.interval[0] - other.interval[1], one.interval[1] - other.interval[0]),
         (*one.findings, *other.findings),
     )
+
+
+def _tied(one: Quantity, other: Quantity) -> Quantity:
+    """The difference of two utilities that are the same at every draw."""
+    apart = _apart(one, other)
+    low, high = (end - apart.value for end in apart.interval)
+    return apart._replace(value=0.0, interval=(low, high))
 
 
 def _surer(one: Quantity, other: Quantity) -> Quantity:

@@ -14,6 +14,7 @@ from estimand.plots.cost import plot_cost
 from estimand.plots.temperatures import plot_temperatures
 from estimand.plots.branches import plot_branches
 from estimand.plots.sensitivity import plot_sensitivity
+from estimand.plots.reliability import plot_reliability
 
 # isort: on
 from estimand.plots.answers import (
@@ -41,6 +42,7 @@ __all__ = [
     "plot_leave_one_out",
     "plot_origin",
     "plot_quantiles",
+    "plot_reliability",
     "plot_sensitivity",
     "plot_shortfall",
     "plot_studies",

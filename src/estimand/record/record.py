@@ -209,6 +209,11 @@ class Record:
         return {}
 
     @functools.cached_property
+    def reliabilities(self) -> dict[int, Any]:
+        """As `sensitivities`, those of events."""
+        return {}
+
+    @functools.cached_property
     def paths(self) -> tuple[Settling, ...]:
         """How the estimate of every output settled."""
         if self.contents is not None:

@@ -104,6 +104,19 @@ _HIDDEN_EDGE = Finding(
     "little larger and smaller",
     "jumps",
 )
+_STOPPED = Finding(
+    Status.not_converged,
+    None,
+    "this passes through `stop_gradient`, which hides it from automatic differentiation: take that "
+    "away, or take the difference of two estimates, with this a little larger and smaller",
+    "jumps",
+)
+# What the derivative is 0 of, by JAX's name for it.
+_FLAT = {
+    **{name: f"`{name}`" for name in ("floor", "ceil", "round", "sign")},
+    "convert_element_type": "a cast to whole numbers",
+    **dict.fromkeys(("gt", "ge", "lt", "le", "eq", "ne"), "a comparison"),
+}
 _TIED = Finding(
     Status.not_converged,
     None,
@@ -227,7 +240,8 @@ def derivatives(
         is_weak = np.asarray([_is_weak(output, each) for each in findings]).reshape(at.shape)
         missed = _missed(asked, place, is_moving[own])
         of_all = () if missed is None else (missed,)
-        missing = [(*of_all, *each) for each in edges[own]]
+        cut = _cut(asked.density.cuts(place, number), np.ravel(wide) == 0)
+        missing = [(*of_all, *flat, *each) for flat, each in zip(cut, edges[own], strict=True)]
         is_weak |= np.asarray([bool(each) for each in missing]).reshape(at.shape)
         findings = [(*each, *more) for each, more in zip(findings, missing, strict=True)]
         slope, wide = np.where(is_weak, np.nan, slope), np.where(is_weak, np.inf, wide)
@@ -258,6 +272,26 @@ def _missed(asked: _Asked, place: int, is_moving: np.ndarray) -> Finding | None:
     if asked.density.has_hidden_edges(place):
         return _HIDDEN_EDGE
     return _INSIDE if is_moving.any() and asked.density.scales is None else None
+
+
+def _cut(names: set[str], are_zero: np.ndarray) -> list[tuple[Finding, ...]]:
+    """For every element of an array why automatic differentiation does not see what it does.
+
+    Args:
+        names: of what has the derivative 0 on the way from it.
+        are_zero: whether the derivative by an element is 0 exactly.
+    """
+    if "stop_gradient" in names:
+        return [(_STOPPED,)] * are_zero.size
+    if not names:
+        return [_NOTHING] * are_zero.size
+    words = next((words for name, words in _FLAT.items() if name in names), f"`{min(names)}`")
+    detail = (
+        f"this passes through {words}, whose derivative automatic differentiation takes as 0: take "
+        "the difference of two estimates, with this larger and smaller by a step or more"
+    )
+    found = (Finding(Status.not_converged, None, detail, "jumps"),)
+    return [found if is_zero else _NOTHING for is_zero in are_zero]
 
 
 def _parts(output: OutputEstimate) -> tuple[list[_Part], float]:

@@ -27,6 +27,8 @@ COMPARISONS = ("gt", "ge", "lt", "le")
 EQUALITIES = ("eq", "ne")
 # What jumps, and has the derivative 0 elsewhere.
 _JUMPS = ("floor", "ceil", "round", "argmax", "argmin")
+# What gives a number whose derivative is 0.
+FLAT = (*_JUMPS[:3], "sign", "stop_gradient")
 # Calls whose equations are part of the expression.
 _CALLS = ("jit", "pjit", "closed_call", "core_call", "core_closed_call", "custom_lin")
 # Calls that stand for their equations but are evaluated as a whole, with their own derivative.
@@ -55,6 +57,8 @@ _ELEMENTWISE = {
 # Where functions of libraries are, as parts of paths; and JAX's own code around them.
 _LIBRARY_FUNCTIONS = ("/jax/_src/scipy/", "/numpyro/distributions/")
 _JAX = "/jax/_src/"
+# Where what is flat is a part of a function that has its slope in other parts.
+_SLOPED = (*_LIBRARY_FUNCTIONS, "/jax/_src/ops/", "/jax/_src/nn/", "/estimand/model/")
 # Solvers of differential equations, whose results are smooth up to their tolerance.
 _INTEGRATORS = ("/jax/experimental/ode", "/diffrax/")
 # So many bounds at most are computed anew for one branch of a choice.
@@ -90,14 +94,7 @@ class Step:
 
         These have cases for large and for small arguments of what is one smooth function.
         """
-        traceback = getattr(getattr(self.equation, "source_info", None), "traceback", None)
-        for frame in () if traceback is None else traceback.frames:
-            path = frame.file_name.replace("\\", "/")
-            if any(folder in path for folder in _LIBRARY_FUNCTIONS):
-                return True
-            if _JAX not in path:
-                return False
-        return False
+        return _is_made_in(self.equation, _LIBRARY_FUNCTIONS)
 
 
 class Flat:
@@ -727,10 +724,80 @@ def _has_exponentials(jaxpr: core.Jaxpr) -> bool:
     )
 
 
+def cuts(step: Step, avals: list[Any], is_varying: bool) -> set[str]:
+    """The names of what in a step has the derivative 0 where its operand moves.
+
+    Where the result varies, too, it is a boundary or a jump in another place of this package, but
+    for a derivative that is stopped by its author.
+    """
+    if step.equation is None or _is_from(step, _INTEGRATORS):
+        return set()
+    found = _flat_primitives(step.equation)
+    is_number = any(has_slope(avals[index]) for index in step.outputs)
+    is_test = step.name == "is_finite" or is_nan_test(step)
+    if not (is_number or is_test or _is_made_in(step.equation, _SLOPED)):
+        found.add(step.name)
+    return found & {"stop_gradient"} if is_varying else found
+
+
+def has_slope(aval: Any) -> bool:
+    """Whether a variable can have a derivative other than 0."""
+    return jnp.issubdtype(aval.dtype, jnp.inexact)
+
+
+def is_nan_test(step: Step) -> bool:
+    """Whether a step finds NaN: as x ≠ x."""
+    return step.name == "ne" and step.inputs[0] == step.inputs[1]
+
+
+def _flat_primitives(equation: Any) -> set[str]:
+    """The names of what is flat in an equation, and in the loop or the branch that it is.
+
+    A function with a derivative of its own has that.
+    """
+    name = equation.primitive.name
+    if name.startswith(("custom_jvp", "custom_vjp")):
+        return set()
+    inner = [one for jaxpr in core.jaxprs_in_params(equation.params) for one in jaxpr.eqns]
+    compares = name in COMPARISONS and is_float(equation.invars[0].aval)
+    if name == "stop_gradient":
+        is_flat = _is_stopped_by_author(equation)
+    else:
+        is_flat = (name in FLAT or compares) and not _is_made_in(equation, _SLOPED)
+    own = {name} if is_flat else set()
+    return own.union(*map(_flat_primitives, inner))
+
+
+def _is_stopped_by_author(equation: Any) -> bool:
+    """Whether the program itself calls `stop_gradient`, and not a function of a library."""
+    called = ""
+    for frame in _frames(equation):
+        if _JAX not in frame.file_name.replace("\\", "/"):
+            break
+        called = frame.function_name
+    return called == "stop_gradient" and not _is_made_in(equation, _SLOPED)
+
+
+def _frames(equation: Any) -> list[Any]:
+    """Where in the code an equation was made, from the inside."""
+    traceback = getattr(getattr(equation, "source_info", None), "traceback", None)
+    return [] if traceback is None else traceback.frames
+
+
+def _is_made_in(equation: Any, folders: tuple[str, ...]) -> bool:
+    """Whether any of some folders has the code that calls JAX, or that of JAX which is called."""
+    for frame in _frames(equation):
+        path = frame.file_name.replace("\\", "/")
+        if any(folder in path for folder in folders):
+            return True
+        if _JAX not in path:
+            return False
+    return False
+
+
 def _is_from(step: Step, folders: tuple[str, ...]) -> bool:
     """Whether any of some folders has code that made a step."""
-    traceback = getattr(getattr(step.equation, "source_info", None), "traceback", None)
-    paths = [] if traceback is None else [frame.file_name for frame in traceback.frames]
+    paths = [frame.file_name for frame in _frames(step.equation)]
     return any(folder in path.replace("\\", "/") for path in paths for folder in folders)
 
 

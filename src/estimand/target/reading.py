@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import math
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NamedTuple
 
@@ -28,20 +29,27 @@ from estimand.target import scaled
 from estimand.target.expression import (
     COMPARISONS,
     EQUALITIES,
+    FLAT,
     Plan,
     Step,
     analyse,
+    cuts,
     element_inputs,
     has_exponential,
     has_float_jump,
     has_jump,
     has_number_rule,
+    has_slope,
     is_event,
     is_float,
+    is_nan_test,
 )
 from estimand.target.intervals import Interval
 from estimand.target.scaled import EVENT_RULES, NUMBER_RULES, SOURCES, STRUCTURAL, Event, Scaled
 from estimand.target.terms import Look, with_pieces
+
+# Steps that keep the elements in their order, if there are as many as before.
+_IN_ORDER = ("reshape", "broadcast_in_dim", "squeeze", "expand_dims", "convert_element_type")
 
 
 class SignedLog(NamedTuple):
@@ -239,6 +247,59 @@ class Reading:
             and has_float_jump(step)
             for step in self._behind_auxiliary
         )
+
+    def cuts(self, place: int, output: int) -> set[str]:
+        """What has the derivative 0 between an input and an output, or what comes along, though
+        these depend on it there: names of primitives.
+
+        A choice between numbers that have slopes themselves is not among them, nor is a comparison
+        with what varies.
+
+        Args:
+            place: of the input, among the leaves of the arguments.
+            output: its number.
+        """
+        plan = self._plan
+        varying = plan.varies | self._varying
+        sloped, cut, nan_tests = {plan.inputs[place]}, dict[int, set[str]](), set[int]()
+        for step in plan.live:
+            if is_nan_test(step):
+                nan_tests.update(step.outputs)
+            is_guard = step.name == "select_n" and step.inputs[0] in nan_tests
+            inputs = step.inputs[:2] if is_guard else step.inputs
+            is_sloped = not sloped.isdisjoint(inputs)
+            before = [i for i in inputs if i in cut]
+            is_chosen = is_sloped and not any(has_slope(plan.avals[i]) for i in before)
+            found = set[str]().union(*(cut[i] for i in before if not is_chosen))
+            if is_sloped:
+                found |= cuts(step, plan.avals, not varying.isdisjoint(step.outputs))
+            for out in step.outputs:
+                if found:
+                    cut[out] = found
+                if is_sloped and step.name not in FLAT and has_slope(plan.avals[out]):
+                    sloped.add(out)
+        wanted = (*plan.auxiliary, self._own_variable(output))
+        return set[str]().union(*(cut.get(i, ()) for i in wanted))
+
+    def _own_variable(self, output: int) -> int:
+        """The last variable of an output before it is put beside the others."""
+        plan = self._plan
+        index, made_by = plan.output, {out: step for step in plan.live for out in step.outputs}
+        while (step := made_by.get(index)) is not None:
+            sizes = [math.prod(plan.avals[i].shape) for i in step.inputs]
+            size = math.prod(plan.avals[index].shape)
+            is_joined = step.name in ("concatenate", "stack") and not any(
+                step.params.get(axis) for axis in ("dimension", "axis")
+            )
+            if is_joined:
+                ends = np.cumsum(sizes)
+                number = int(np.searchsorted(ends, output, side="right"))
+                index, output = step.inputs[number], output - int(ends[number] - sizes[number])
+            elif step.name in _IN_ORDER and sizes == [size]:
+                (index,) = step.inputs
+            else:
+                break
+        return index
 
     def moves_edges(self, place: int) -> bool:
         """Whether any of the `edges` moves with an input.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+from collections.abc import Iterator
 from typing import NamedTuple
 
 import jax
@@ -21,12 +22,18 @@ from estimand.view.tables import Summarised, Summary, Table
 
 # Searches for design points, each from a draw of the event; steps of each, and proposals of a step.
 NUM_STARTS, NUM_STEPS, NUM_PROPOSALS = 256, 80, 8
-# By how much steps become shorter.
+# Steps for each dimension, where these are more, and their largest number.
+STEPS_PER_DIMENSION, MAX_STEPS = 10, 1000
+# By how much each of `NUM_STEPS` becomes shorter.
 SHRINKAGE = 0.92
 # Ends that are nearer than this in standard space are those of one branch. Not measured.
 BRANCH_DISTANCE = 1.0
 # Branches with a smaller share of the searches are left out.
 MIN_SHARE = 0.02
+# Shares of the searches that may end elsewhere: of more it is said, and of more nothing is known.
+MENTIONED, MAX_ELSEWHERE = 0.05, 0.5
+# Design points, and numbers of the sites, that the summary of an estimate has.
+MAX_POINTS, MAX_NUMBERS = 5, 8
 
 
 class DesignPoint(NamedTuple):
@@ -95,13 +102,12 @@ class Reliability(Summarised):
         for number, point in enumerate(self.design_points, 1):
             rows = tuple(
                 (
-                    name + (f"[{', '.join(map(str, index))}]" if index else ""),
+                    label,
                     f"{point.values[name][index]:.5g}",
                     f"{point.coordinates[name][index]:.4g}",
-                    f"{100 * point.importance[name][index]:.1f} %",
+                    _percent(point.importance[name][index]),
                 )
-                for name in point.values
-                for index in np.ndindex(*point.values[name].shape)
+                for label, name, index in _numbers_of(point)
             )
             title = (
                 f"Design point {number}: {100 * point.share:.1f} ± "
@@ -110,6 +116,50 @@ class Reliability(Summarised):
             )
             tables.append(Table(title, ("site", "value", "standard", "importance"), rows))
         return Summary(tables, [self.note] if self.note else [])
+
+    def brief(self) -> Table | None:
+        """The design points side by side, if there are any, with what they hang on most."""
+        points = self.design_points[:MAX_POINTS]
+        if not points:
+            return None
+        rows = [
+            ("share", *(f"{100 * p.share:.1f} ± {100 * p.share_error:.1f} %" for p in points)),
+            ("distance", *(f"{point.distance:.4g}" for point in points)),
+            *(
+                (f"importance of {label}", *map(_percent, shares))
+                for label, shares in self.ranked(MAX_NUMBERS)
+            ),
+        ]
+        header = ("", *map(str, range(1, len(points) + 1)))
+        count = len(self.design_points)
+        of_all = f", {len(points)} of {count}" if count > len(points) else ""
+        return Table(f"Design points of {self.name}{of_all}", header, tuple(rows))
+
+    def ranked(self, count: int) -> list[tuple[str, np.ndarray]]:
+        """The numbers that the event hangs on most, with the importance of each at every design
+        point; the last entry may stand for all others."""
+        points = self.design_points
+        labels = [label for label, *_ in _numbers_of(points[0])] if points else []
+        shares = np.asarray(
+            [[p.importance[name][index] for _, name, index in _numbers_of(p)] for p in points]
+        )
+        order = np.argsort(-np.asarray([p.share for p in points]) @ shares, kind="stable")
+        most = order if len(order) <= count else order[: count - 1]
+        found = [(labels[k], shares[:, k]) for k in most]
+        if others := len(order) - len(most):
+            found.append((f"{others} others", shares[:, order[len(most) :]].sum(axis=1)))
+        return found
+
+
+def _numbers_of(point: DesignPoint) -> Iterator[tuple[str, str, tuple[int, ...]]]:
+    """A label for every number of the sites, the site that it is of, and its place there."""
+    for name, value in point.values.items():
+        for index in np.ndindex(*value.shape):
+            yield name + (f"[{', '.join(map(str, index))}]" if index else ""), name, index
+
+
+def _percent(share: float) -> str:
+    return f"{100 * share:.1f} %"
 
 
 def reliability_of(record: Record, output: int, rng_key: int | jax.Array) -> Reliability:
@@ -151,10 +201,17 @@ def _design_points(
     rng = generator_of(rng_key)
     try:
         with in_precision(record.precision):
-            part = density.part("gamma1_plus", output)
-            return _searched(part, draws, rng), ""
+            found = _searched(density.part("gamma1_plus", output), draws, rng)
     except ProgramError as error:
         return (), f"There are no design points: {error}"
+    elsewhere = 1 - sum(point.share for point in found)
+    note = (
+        f"{100 * elsewhere:.0f} % of the searches ended far apart from one another, in "
+        f"{density.dimension} dimensions."
+    )
+    if elsewhere > MAX_ELSEWHERE:
+        return (), f"There are no design points: {note}"
+    return found, note if elsewhere > MENTIONED else ""
 
 
 def _searched(
@@ -190,7 +247,9 @@ def _climbed(
     spread += 1e-12 * np.diag(np.diag(spread) + 1e-300)
     factor, size = np.linalg.cholesky(spread), 1.0
     half = NUM_PROPOSALS // 2
-    for _ in range(NUM_STEPS):
+    num_steps = min(max(NUM_STEPS, STEPS_PER_DIMENSION * dimension), MAX_STEPS)
+    shrinkage = SHRINKAGE ** (NUM_STEPS / num_steps)
+    for _ in range(num_steps):
         noise = rng.normal(size=(half, *points.shape)) @ factor.T
         lengths = size * rng.uniform(size=(half, len(points), 1)) ** 2
         # The differences of others lie along the valleys in which all of them descend.
@@ -210,7 +269,7 @@ def _climbed(
         points = np.where(is_better[:, None], moved, points)
         standard = np.where(is_better[:, None], places[best], standard)
         log_sizes = np.where(is_better, found[best], log_sizes)
-        size *= SHRINKAGE
+        size *= shrinkage
     return points, log_sizes
 
 

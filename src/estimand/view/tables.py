@@ -125,9 +125,11 @@ def summarise(record: Record, diagnoses: tuple[Diagnosis, ...]) -> Summary:
     tables = [_output_table(record, diagnoses, is_short)]
     if record.branches:
         tables.append(_branch_table(record))
-    if events := _rare_events(record):
+    if events := _events(record):
         title = "Reliability index β = −Φ⁻¹(P)"
         tables.append(Table(title, ("event", "β", "95 % interval"), events))
+    briefs = [known.brief() for known in record.reliabilities.values()]
+    tables += [brief for brief in briefs if brief is not None]
     if is_short:
         tables += _detail_tables(record.names, diagnoses)
     for known in record.sensitivities.values():
@@ -210,14 +212,16 @@ def _detail_tables(names: list[str], diagnoses: tuple[Diagnosis, ...]) -> list[T
     return tables
 
 
-def _rare_events(record: Record) -> tuple[tuple[str, ...], ...]:
-    """A row for every event whose probability is small, and can be trusted."""
+def _events(record: Record) -> tuple[tuple[str, ...], ...]:
+    """A row for every event whose probability is small, or whose reliability was asked for, where
+    it can be trusted."""
     rows = []
     for number, (name, is_event) in enumerate(
         zip(record.names, record.are_indicators, strict=True)
     ):
         output = record.outputs[number]
-        if is_event and output.status and output.value < RARE:
+        is_shown = output.value < RARE or number in record.reliabilities
+        if is_event and output.status and is_shown:
             index = index_of(record, number)
             low, high = index.interval
             number_text = f"{index.value:.5g} ± {index.standard_error:.2g}"
@@ -257,7 +261,8 @@ def _branch_table(record: Record) -> Table:
 
 
 def _lines(record: Record, diagnoses: tuple[Diagnosis, ...]) -> list[str]:
-    lines = [cost_text(record), *record.run.notes]
+    notes = [known.note for known in record.reliabilities.values() if known.note]
+    lines = [cost_text(record), *record.run.notes, *notes]
     if len(diagnoses) <= MAX_DETAILED:
         for name, diagnosis in zip(record.names, diagnoses, strict=True):
             prefix = f"{name}: " if len(diagnoses) > 1 else ""
