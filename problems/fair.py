@@ -231,6 +231,15 @@ def long_logistic_truth() -> list[float]:
     return [float(tail.sum() / density.sum()), float((density * w).sum() / density.sum())]
 
 
+# --- rounding ---
+
+
+def coarse_reading():
+    """An instrument that shows quarters, and a reading that is rare."""
+    x = numpyro.sample("x", dist.Normal(0.0, 1.0))
+    return jnp.round(4.0 * x) == 15.0
+
+
 FAIR = {
     "gaussian_shell": Fair(gaussian_shell, (2.0, 0.1), gaussian_shell_truth),
     "thin_shell_event": Fair(thin_shell_event, (), thin_shell_event_truth),
@@ -248,5 +257,8 @@ FAIR = {
     "local_level": Fair(local_level, (READINGS, 0.1, 1.0), local_level_truth),
     "power_of_t": Fair(power_of_t, (), power_of_t_truth),
     "funnel_ends": Fair(funnel_ends, (), funnel_ends_truth),
+    "coarse_reading": Fair(
+        coarse_reading, (), lambda: [float(stats.norm.sf(3.625) - stats.norm.sf(3.875))]
+    ),
     "long_logistic": Fair(long_logistic, _binary_rows(), long_logistic_truth),
 }

@@ -17,7 +17,7 @@ from problems.fair import FAIR
 from tests.parameters import product
 from tests.stats import assert_estimate, assert_mean
 
-QUICK = {"labels_50000", "correlation_with_a_pole", "power_of_t"}
+QUICK = {"labels_50000", "coarse_reading", "correlation_with_a_pole", "power_of_t"}
 # Outputs without an answer, by number: why, as the finding says it.
 REFUSED = {
     # The mean does not exist.

@@ -829,3 +829,40 @@ def test_comparisons_of_integers_have_margins() -> None:
     np.testing.assert_allclose(reading.margins(jnp.array([2.0, 4.0, 6.0]))[1], [-1.5, 0.5, 2.5])
     reading = reading_of(lambda x: jnp.round(x).astype(int) == 3)
     np.testing.assert_allclose(reading.margins(jnp.array([2.0, 3.0, 6.0]))[1], [-0.5, 0.5, -2.5])
+
+
+@pytest.mark.parametrize(
+    ("f", "margins"),
+    [
+        (lambda x: jnp.round(x) == 3.0, [-0.5, 0.5, -2.5]),
+        (lambda x: jnp.floor(x) - 1 != 2.0, [0.5, -0.5, 2.5]),
+        (lambda x: 2 * jnp.ceil(x) == 6 * jnp.floor(1 + 0 * x), [-1.5, 0.5, -5.5]),
+    ],
+)
+def test_equalities_of_rounded_numbers_have_margins(f: Callable, margins: list[float]) -> None:
+    reading = reading_of(f)
+    np.testing.assert_allclose(reading.margins(jnp.array([2.0, 3.0, 6.0]))[1], margins)
+
+
+@pytest.mark.parametrize(
+    "f", [lambda x: x == 3.0, lambda x: jnp.round(x) == x, lambda x: jnp.isnan(x)]
+)
+def test_equalities_of_other_numbers_are_left_alone(f: Callable) -> None:
+    assert not reading_of(f).has_comparisons
+
+
+@pytest.mark.parametrize(
+    ("f", "zeros"),
+    [
+        (lambda x: x[:, None] > x[None], np.eye(3)),
+        (lambda x: x[:, None] - x[None], np.eye(3)),
+        (lambda x: x[:2] < x[1:], np.zeros(2)),
+        (lambda x: x[:2] != jnp.stack([x[0], x[2]]), [1, 0]),
+        (lambda x: jnp.reshape(x, (1, 3)) > jnp.concatenate([x[1:], x[:1]])[None], np.zeros(3)),
+        (lambda x: x[None] > jnp.roll(x, 1)[:, None], np.roll(np.eye(3), 1, axis=0)),
+    ],
+)
+def test_elements_that_are_compared_with_themselves(f: Callable, zeros: Any) -> None:
+    bounds = reading_of(f).bounds_with({})
+    is_zero = (bounds.low == 0) & (bounds.high == 0)
+    np.testing.assert_array_equal(is_zero, np.ravel(zeros))

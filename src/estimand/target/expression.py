@@ -26,7 +26,8 @@ COMPARISONS = ("gt", "ge", "lt", "le")
 # Of integers: the closer they are, the closer they are to being equal.
 EQUALITIES = ("eq", "ne")
 # What jumps, and has the derivative 0 elsewhere.
-_JUMPS = ("floor", "ceil", "round", "argmax", "argmin")
+_ROUNDINGS = ("floor", "ceil", "round")
+_JUMPS = (*_ROUNDINGS, "argmax", "argmin")
 # What gives a number whose derivative is 0.
 FLAT = (*_JUMPS[:3], "sign", "stop_gradient")
 # Calls whose equations are part of the expression.
@@ -322,15 +323,39 @@ def _bounds(
             bounds[out] = (
                 bounds[step.shadows[k]]
                 if step.shadows
-                else _step_bounds(step, operands, every_aval, out)
+                else _step_bounds(step, operands, every_aval, out, made_by)
             )
             made_by[out] = step
     return bounds
 
 
-def _step_bounds(step: Step, operands: list[Interval], avals: list[Any], out: int) -> Interval:
-    is_same = len(step.inputs) == 2 and step.inputs[0] == step.inputs[1]
+def _elements(index: int, avals: list[Any], made_by: Mapping[int, Step]) -> np.ndarray:
+    """A number for every element of a variable, the same for what is only moved or repeated."""
+    step = made_by.get(index)
+    if step is not None and step.name in intervals.MOVEMENTS:
+        read = [avals[i] for i in step.inputs]
+        if all(math.prod(aval.shape) <= intervals.MAX_ELEMENTS for aval in read):
+            numbers = [_elements(i, avals, made_by) for i in step.inputs]
+            found = intervals.moved(step.name, step.params, numbers, read, avals[index])
+            if found is not None:
+                return found
+    size = math.prod(avals[index].shape)
+    return (float(index << 24) + np.arange(size)).reshape(avals[index].shape)
+
+
+def _step_bounds(
+    step: Step,
+    operands: list[Interval],
+    avals: list[Any],
+    out: int,
+    made_by: Mapping[int, Step] = MappingProxyType({}),
+) -> Interval:
+    is_same: Any = len(step.inputs) == 2 and step.inputs[0] == step.inputs[1]
     read = [avals[i] for i in step.inputs]
+    is_small = math.prod(avals[out].shape) <= intervals.MAX_ELEMENTS
+    if step.name in intervals.PAIRWISE and is_small and not made_by.keys().isdisjoint(step.inputs):
+        first, second = (_elements(index, avals, made_by) for index in step.inputs)
+        is_same = first == second
     return intervals.of_equation(step.name, step.params, operands, read, avals[out], is_same)
 
 
@@ -537,11 +562,12 @@ def _soft(
 ) -> tuple[set[int], set[int], list[Step]]:
     """Variables that vary, those that softened comparisons change, and the comparisons."""
     varies, is_soft, begins = set(varying), set[int](), []
+    whole = _whole(flat, steps)
     for step in steps:
         if not varies.isdisjoint(step.inputs):
             varies.update(step.outputs)
         is_guard = step.is_guard or step in guards
-        if not is_guard and _is_source(step, flat.avals, bounds, varies, is_soft):
+        if not is_guard and _is_source(step, flat.avals, bounds, varies, is_soft, whole):
             is_soft.update(step.outputs)
             begins.append(step)
         elif step.shadows:
@@ -580,14 +606,36 @@ def _places(flat: Flat, sources: list[Step]) -> dict[Step, slice]:
     return places
 
 
+def _whole(flat: Flat, steps: list[Step]) -> set[int]:
+    """Variables that are whole numbers by their type or value, or because they are rounded."""
+    integers = (k for k, aval in enumerate(flat.avals) if jnp.issubdtype(aval.dtype, jnp.integer))
+    found = {*integers, *(k for k, value in flat.constants.items() if _is_whole(value))}
+    for step in steps:
+        keeps = step.name in (*STRUCTURAL, "convert_element_type", "neg", "add", "sub", "mul")
+        if step.name in _ROUNDINGS or (keeps and found.issuperset(element_inputs(step))):
+            found.update(step.outputs)
+    return found
+
+
+def _is_whole(value: Any) -> bool:
+    is_number = not isinstance(value, jax.core.Tracer) and np.size(value) == 1
+    return is_number and is_float(jax.typeof(value)) and np.asarray(value).item().is_integer()
+
+
 def _is_source(
-    step: Step, avals: list, bounds: dict[int, Interval], varies: set[int], is_soft: set[int]
+    step: Step,
+    avals: list,
+    bounds: dict[int, Interval],
+    varies: set[int],
+    is_soft: set[int],
+    whole: set[int],
 ) -> bool:
     sources = (*COMPARISONS, *EQUALITIES, "max", "min", "sign")
     if step.name not in sources or step.outputs[0] not in varies or step.is_internal:
         return False
     if step.name in EQUALITIES:
-        return all(jnp.issubdtype(avals[i].dtype, jnp.integer) for i in step.inputs)
+        # What a rounded number is compared with is whole, or it never is the same.
+        return all(i in whole or i not in varies for i in step.inputs)
     is_real = all(is_float(avals[i]) for i in step.inputs)
     if step.name in COMPARISONS:
         hull = bounds[step.outputs[0]].hull()

@@ -21,7 +21,7 @@ import jax.numpy as jnp
 import numpy as np
 
 # Larger arrays have one interval for all their elements.
-_MAX_ELEMENTS = 4096
+MAX_ELEMENTS = 4096
 # Integers up to here are exact in the float64 that bounds are kept in.
 _MAX_EXACT = 2.0**53
 # Relative error that is allowed for where a function is not rounded correctly.
@@ -92,7 +92,7 @@ def of_constant(value: Any) -> Interval:
         low, high = _down(low, is_exact), _up(high, is_exact)
     is_minus_zero = np.signbit(array) & (np.abs(array) < _tiny(dtype))
     bounds = Interval(low, high, bool(unknown.any()), bool(is_minus_zero.any()))
-    return bounds if array.size <= _MAX_ELEMENTS else bounds.hull()
+    return bounds if array.size <= MAX_ELEMENTS else bounds.hull()
 
 
 def of_dtype(dtype: Any) -> Interval:
@@ -115,20 +115,30 @@ def of_variable(dtype: Any) -> Interval:
 
 
 def of_equation(
-    name: str, params: dict, operands: list[Interval], avals: list, out: Any, is_same: bool
+    name: str,
+    params: dict,
+    operands: list[Interval],
+    avals: list,
+    out: Any,
+    is_same: bool | np.ndarray = False,
 ) -> Interval:
-    """The interval of an equation's result; `is_same` says that both its operands are one."""
+    """The interval of an equation's result; `is_same` says where both its operands are one."""
     rule = _RULES.get(name)
     default = of_dtype(out.dtype)
     is_float = jnp.issubdtype(out.dtype, jnp.floating)
     is_known = str(out.dtype) in _KNOWN_FLOATS or default is not ANY
     if rule is None or not operands or not is_known:
         return default
-    if is_same and name in _OF_SAME:
+    has_same = bool(np.any(is_same)) and name in _OF_SAME
+    is_all_same = has_same and bool(np.all(is_same))
+    if is_all_same:
         rule = _OF_SAME[name]
     with np.errstate(all="ignore"):
         operands = [_flushed(a, aval.dtype) for a, aval in zip(operands, avals, strict=True)]
         low, high = rule(operands, params, avals, out)[:2]
+        if has_same and not is_all_same:
+            own = _OF_SAME[name](operands, params, avals, out)
+            low, high = np.where(is_same, own.low, low), np.where(is_same, own.high, high)
         low = np.where(np.isnan(low), default.low, low)
         high = np.where(np.isnan(high), default.high, high)
         if is_float:
@@ -139,9 +149,10 @@ def of_equation(
         bounds = Interval(np.asarray(low, float), np.asarray(high, float))
         bounds = bounds._replace(
             has_nan=is_float and _has_nan(name, params, operands, avals, out),
-            has_minus_zero=is_float and _has_minus_zero(name, params, operands, bounds, is_same),
+            has_minus_zero=is_float
+            and _has_minus_zero(name, params, operands, bounds, is_all_same),
         )
-    if math.prod(out.shape) > _MAX_ELEMENTS or not _fits(bounds, out.shape):
+    if math.prod(out.shape) > MAX_ELEMENTS or not _fits(bounds, out.shape):
         return bounds.hull()
     return bounds
 
@@ -707,7 +718,7 @@ def _rule_of_movement(move: Callable) -> Callable:
     """Rules of primitives that move elements, in NumPy."""
 
     def rule(operands: list[Interval], params: dict, avals: list, out: Any) -> Interval:
-        if any(math.prod(aval.shape) > _MAX_ELEMENTS for aval in (*avals, out)):
+        if any(math.prod(aval.shape) > MAX_ELEMENTS for aval in (*avals, out)):
             return _hull_of_all(operands)
         full = [
             [np.broadcast_to(bound, aval.shape) for bound in a[:2]]
@@ -752,7 +763,7 @@ def _gather(operands: list[Interval], params: dict, avals: Any, out: Any) -> Int
     fill = _fill_value(params, out.dtype)
     table, places = operands
     is_known = places.low.shape == avals[1].shape and np.array_equal(places.low, places.high)
-    if is_known and table.low.ndim and table.high.ndim and math.prod(out.shape) <= _MAX_ELEMENTS:
+    if is_known and table.low.ndim and table.high.ndim and math.prod(out.shape) <= MAX_ELEMENTS:
         ids = 1 + np.arange(table.low.size, dtype=np.int32).reshape(avals[0].shape)
         with jax.ensure_compile_time_eval():
             where = jnp.asarray(places.low).astype(avals[1].dtype)
@@ -866,9 +877,20 @@ _RULES: dict[str, Callable] = {
     "split": _hull_of_first,
     "tile": _hull_of_first,
 }
+# These move elements, and `moved` does the same to arrays.
+MOVEMENTS = (
+    "reshape", "squeeze", "expand_dims", "transpose", "concatenate", "broadcast_in_dim", "slice",
+    "stack",
+)  # fmt: skip
+# Those of element by element, where some of the elements may be the same.
+PAIRWISE = ("sub", "gt", "lt", "ge", "le", "ne", "eq")
 _OF_SAME: dict[str, Callable] = {
     "mul": _square,
     "sub": _rule_of_range(0, 0),
+    "gt": _rule_of_range(0, 0),
+    "lt": _rule_of_range(0, 0),
+    "ge": _same_eq,
+    "le": _same_eq,
     "ne": _same_ne,
     "eq": _same_eq,
     "dot_general": _square_dot,
