@@ -263,8 +263,9 @@ def _of_same() -> Iterator[Case]:
         wide = (Operand(dtype),)
         yield Case("mul", lambda x: lax.mul(x, x), wide, is_same=True)
         yield Case("sub", lambda x: lax.sub(x, x), wide, is_same=True)
-        yield Case("ne", lambda x: lax.ne(x, x), wide, is_same=True)
-        yield Case("eq", lambda x: lax.eq(x, x), wide, is_same=True)
+        for name in ("gt", "ge", "lt", "le", "eq", "ne"):
+            compare = getattr(lax, name)
+            yield Case(name, lambda x, compare=compare: compare(x, x), wide, is_same=True)
         for shape, numbers in (
             ((4,), (((0,), (0,)), ((), ()))),
             ((3, 3), (((1,), (1,)), ((0,), (0,)))),
@@ -587,7 +588,11 @@ def _swapped(low: np.ndarray, high: np.ndarray) -> tuple[Any, Any]:
 
 MUTATIONS = {"raised": _raised, "lowered": _lowered, "swapped": _swapped}
 # Mutants that are right as well.
-EQUIVALENT = {("sub", "swapped"): "x − x is 0, an interval without width"}
+EQUIVALENT = {
+    ("sub", "swapped"): "x − x is 0, an interval without width",
+    ("gt", "swapped"): "x > x is false, whatever x is",
+    ("lt", "swapped"): "and so is x < x",
+}
 
 
 def mutant_of(rule: Callable, mutation: str) -> Callable:
