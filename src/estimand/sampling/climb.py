@@ -299,7 +299,8 @@ def evaluated(density: Density, positions: np.ndarray, path: Path) -> tuple[Part
     """Terms at positions with axes (islands, particles, dimension); what is not a number has no
     mass."""
     terms, num_gradients = terms_at(density, positions, path(0.0, 1))
-    is_bad = ~(terms.log_weight < np.inf)
+    # A prior draw without a prior density: of a negative scale, say. No chain moves from there.
+    is_bad = ~(terms.log_weight < np.inf) | np.isnan(terms.log_prior)
     likelihood: Any = np.where(is_bad, -np.inf, terms.log_likelihood)
     terms = terms._replace(log_likelihood=likelihood)
     return Particles(positions, terms), num_gradients, int(is_bad.sum())
