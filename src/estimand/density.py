@@ -239,6 +239,10 @@ class Density:
         assert reading is not None
         return reading.bounds_with(self._known_inputs())
 
+    def bounds_of(self, reading: Reading) -> Interval:
+        """Bounds by another reading of a function of position and arrays."""
+        return reading.bounds_with(self._known_inputs())
+
     @property
     def known_zeros(self) -> np.ndarray:
         """For each output whether by its expression it is 0 wherever it is a number."""

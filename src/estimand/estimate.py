@@ -68,7 +68,7 @@ from estimand.runtime import (
 )
 from estimand.sensitivity import Sensitivity, sensitivity_of
 from estimand.settings import checked_names, require_count
-from estimand.trust import Finding, Status, checked
+from estimand.trust import Finding, Status, checked, notes_on_ranges
 from estimand.view import (
     Diagnosis,
     Reliability,
@@ -676,7 +676,8 @@ class _Maker:
             clock.between = None
             if density is not None:
                 run = run._replace(outputs=checked(run.outputs, density))
-                run = _with_culprit(expectation, run).with_notes(*expectation.notes)
+                run = _with_culprit(expectation, run)
+                run = run.with_notes(*notes_on_ranges(density), *expectation.notes)
             if density is None or density.dimension:
                 run = run.with_notes(*_zeros_notes(expectation, run))
             run = run.with_notes(*runtime.notes)

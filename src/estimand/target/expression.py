@@ -26,6 +26,7 @@ COMPARISONS = ("gt", "ge", "lt", "le")
 # Of integers: the closer they are, the closer they are to being equal.
 EQUALITIES = ("eq", "ne")
 # What jumps, and has the derivative 0 elsewhere.
+LOOPS = ("while", "scan", "pure_callback", "io_callback")
 _ROUNDINGS = ("floor", "ceil", "round")
 _JUMPS = (*_ROUNDINGS, "argmax", "argmin")
 # What gives a number whose derivative is 0.

@@ -30,6 +30,7 @@ from estimand.target.expression import (
     COMPARISONS,
     EQUALITIES,
     FLAT,
+    LOOPS,
     Plan,
     Step,
     analyse,
@@ -151,6 +152,11 @@ class Reading:
     def has_comparisons(self) -> bool:
         """Whether the outputs have comparisons that can be softened."""
         return self.num_margins > 0
+
+    @property
+    def has_loops(self) -> bool:
+        """Whether anything behind the outputs is a loop or a callback."""
+        return any(step.name in LOOPS for step in self._plan.steps)
 
     @property
     def has_exponentials(self) -> bool:

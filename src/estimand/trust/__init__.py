@@ -52,6 +52,7 @@ from estimand.trust.outputs import (
     rule_of_three,
     without_value,
 )
+from estimand.trust.ranges import notes_on_ranges
 from estimand.trust.replicates import (
     NUM_BATCHES,
     Jackknifed,
@@ -106,6 +107,7 @@ __all__ = [
     "merged_branch",
     "most_severe",
     "no_mass",
+    "notes_on_ranges",
     "pooled",
     "probabilities",
     "replicates_of",

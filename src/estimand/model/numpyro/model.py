@@ -27,6 +27,7 @@ from estimand.model.layout import (
     Site,
     shape_of_key,
 )
+from estimand.model.numpyro.ranges import Range, in_ranges
 from estimand.model.numpyro.sites import (
     TRACING,
     Latent,
@@ -167,6 +168,11 @@ class NumpyroModel:
         sites, _ = self._trace(data, self._substitution(position, data))
         names = (*(place.name for place in self.places), *self.program.shown)
         return {name: sites[name]["value"] for name in names}
+
+    def in_ranges(self, position: jax.Array, data: Data) -> dict[Range, jax.Array]:
+        """For parameters of distributions, whether they are in their ranges."""
+        sites, _ = self._trace(data, self._substitution(position, data))
+        return in_ranges(sites)
 
     def standard_normals(self, position: jax.Array, data: Data) -> tuple[jax.Array, ...]:
         """Every site as numbers that are standard normal under the prior."""
