@@ -928,3 +928,9 @@ def a_count_whose_rate_varies_by_orders_of_magnitude() -> ep.Expectation:
 def a_cost_that_grows_as_fast_as_the_posterior_falls() -> ep.Expectation:
     """Beside N(0, 1/2) the mass is that of a Cauchy density, whose tails no draw of γ reaches."""
     return returning(lambda x: jnp.exp(x**2) / (1 + x**2), 0.0)
+
+
+@hostile(refused("the return value of program 'program'", "is a distribution", "numpyro.sample"))
+def a_return_value_that_is_a_distribution() -> ep.Expectation:
+    """Its parameters are arrays in a pytree, and were two outputs in an order of their own."""
+    return returning(lambda x: dist.Normal(x, 1.0))

@@ -427,7 +427,7 @@ def test_a_crash_is_not_an_untrusted_estimate(
 
 
 def test_data_files_of_every_kind(folder: Path) -> None:
-    (folder / "t.csv").write_text("a, b,note\n1,0.5,1\n2,1.5,2\n")
+    (folder / "t.csv").write_text("a, b,note,arm\n1,0.5,1,left\n2,1.5,2,right\n")
     np.savez(folder / "t.npz", a=np.array([1, 2]), b=np.array([0.5, 1.5]))
     (folder / "t.json").write_text('{"a": [1, 2], "b": [0.5, 1.5]}')
     before = os.getcwd()

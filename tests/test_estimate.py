@@ -555,3 +555,12 @@ def test_no_method_can_say_ok_without_numbers(value: float, error: float, name: 
         ep.estimate_expectation(bound("figure1"), Careless())
     assert caught.value.estimate.status.name == name
     assert caught.value.estimate.standard_error == math.inf
+
+
+def test_what_other_libraries_call_it_is_answered() -> None:
+    with pytest.raises(TypeError, match=r"'seed'. Did you mean 'rng_key'"):
+        ep.estimate_expectation(bound("figure1"), seed=1)  # type: ignore[call-arg]
+    with pytest.raises(ValueError, match=r"max_evaluations must be .* 100000.0. Write 100_000"):
+        ep.Auto(max_evaluations=1e5)  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match=r"relative_error must be a number, as 0.01; it is '1%'"):
+        ep.Auto(relative_error="1%")  # type: ignore[arg-type]

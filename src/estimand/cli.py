@@ -190,13 +190,20 @@ def _read_json(path: Path) -> Any:
     return array(value)
 
 
-def _read_csv(path: Path) -> dict[str, np.ndarray]:
+class _Text(NamedTuple):
+    """A column that is not of numbers, and why: an error only if the program asks for it."""
+
+    why: str
+
+
+def _read_csv(path: Path) -> dict[str, np.ndarray | _Text]:
     header, rows = _read_cells(path)
-    columns: dict[str, np.ndarray] = {}
+    columns: dict[str, np.ndarray | _Text] = {}
     for place, name in enumerate(header):
         columns[name], bad = _numbers([row[place] for row in rows])
         if bad:
-            raise ValueError(_not_a_number(name, bad[0], rows[bad[0]][place]))
+            why = _not_a_number(name, bad[0], rows[bad[0]][place])
+            columns[name] = _Text(f"data {path}: {why}")
     return columns
 
 
@@ -272,13 +279,15 @@ def _wanted_columns(
 ) -> dict[str, Any]:
     """The columns that the program has arguments for; a table may have more."""
     parameters = signature.parameters
-    if any(p.kind is inspect.Parameter.VAR_KEYWORD for p in parameters.values()):
-        return columns
-    unused = [name for name in columns if name not in parameters]
+    takes_all = any(p.kind is inspect.Parameter.VAR_KEYWORD for p in parameters.values())
+    unused = [] if takes_all else [name for name in columns if name not in parameters]
     if unused and len(unused) < len(columns):
         if not is_quiet:
             _say(f"columns without an argument of that name are left out: {', '.join(unused)}")
-        return {name: column for name, column in columns.items() if name in parameters}
+        columns = {name: column for name, column in columns.items() if name in parameters}
+    for column in columns.values():
+        if isinstance(column, _Text):
+            raise InputError(column.why)
     return columns
 
 

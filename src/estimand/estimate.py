@@ -574,6 +574,8 @@ def _not_a_program(value: Any) -> str:
             f"{name!r} is a function and not an expectation program: write @ep.expectation above "
             f"it and call it with its data, as in ep.estimate_expectation({name}(data))."
         )
+    if type(value).__module__.partition(".")[0] == "pymc":
+        return 'that is a model of PyMC: write ep.from_pymc(model, lambda v: v["x"] > 3).'
     return (
         f"expected a program that was called with its data, and got {value!r}: write "
         "@ep.expectation above the model, and call it as in ep.estimate_expectation(program(data))."

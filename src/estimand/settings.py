@@ -17,6 +17,8 @@ import numpy as np
 P = ParamSpec("P")
 R = TypeVar("R")
 # What an estimate is limited by: settings of the method, and not arguments beside it.
+# What users of other libraries call it.
+ALIASES = {"seed": "rng_key", "random_seed": "rng_key", "random_state": "rng_key", "key": "rng_key"}
 LIMITS = ("relative_error", "absolute_error", "max_evaluations", "max_seconds")
 
 
@@ -77,6 +79,8 @@ def checked_names(function: Callable[P, R]) -> Callable[P, R]:
 
 def _near(name: str, known: Iterable[str]) -> str | None:
     names = {one.lower(): one for one in known}
+    if (meant := ALIASES.get(name.lower())) in names:
+        return meant
     near = difflib.get_close_matches(name.lower(), names, n=1)
     return names[near[0]] if near else None
 
@@ -92,7 +96,9 @@ def _shown(value: Any) -> str:
 def require_count(owner: str, name: str, value: Any) -> None:
     """Raises unless a setting is a positive integer."""
     if not isinstance(value, int | np.integer) or isinstance(value, bool) or value < 1:
-        raise ValueError(f"{owner}: {name} must be a positive integer; it is {value!r}.")
+        is_whole = isinstance(value, float) and value >= 1 and value.is_integer()
+        remedy = f" Write {int(value):_}." if is_whole else ""
+        raise ValueError(f"{owner}: {name} must be a positive integer; it is {value!r}.{remedy}")
 
 
 def require_share(owner: str, name: str, value: Any) -> None:

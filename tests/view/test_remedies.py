@@ -58,10 +58,10 @@ def estimate(method: ep.Auto) -> ep.Estimate:
     return ep.estimate_expectation(cube(2.0), method, throw=False)
 
 
-def with_finding(method: str, finding: Finding) -> ep.Estimate:
+def with_finding(method: str, finding: Finding, **changes: Any) -> ep.Estimate:
     result = estimate(ep.Auto())
     (output,) = result.outputs
-    run = result.run._replace(outputs=(output._replace(findings=(finding,)),))
+    run = result.run._replace(outputs=(output._replace(findings=(finding,), **changes),))
     return dataclasses.replace(result, run=run, method=method)
 
 
@@ -119,6 +119,14 @@ def test_an_error_that_no_budget_reaches_is_said_to_be_one() -> None:
         assert "out of reach" in said
         (code,) = codes_of(said)
         assert "relative_error=0.0" in code
+
+
+def test_an_error_as_large_as_the_value_asks_whether_the_expectation_exists() -> None:
+    """It advised to ask for an error of 200,000 %."""
+    far = Finding(Status.not_converged, None, "detail", "goal", 1e17)
+    said = message(with_finding("Auto(relative_error=1e-12)", far, standard_error=1e4))
+    assert "may not exist" in said
+    assert "relative_error" not in said
 
 
 def test_settings_are_put_where_they_belong() -> None:

@@ -174,6 +174,8 @@ def _goal(record: Record, number: int, finding: Finding) -> str:
 
 def _out_of_reach(record: Record, number: int) -> str:
     output, owner = record.outputs[number], record.method.split("(")[0]
+    if not output.standard_error < output.error_scale:
+        return _EXISTENCE if not _is_indicator(record, number) else _default_method(record)
     reached = f"{1.1 * output.standard_error / output.error_scale:.1g}"
     code = f"result.refine(relative_error={reached})"
     if owner in _BUDGETED:

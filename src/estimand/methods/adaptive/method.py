@@ -315,6 +315,10 @@ class AdaptiveIS(Settings):
 
 def require_goal(owner: str, settings: Any) -> None:
     """Refuses errors and times that nothing can reach."""
+    for name in ("relative_error", "absolute_error", "max_seconds"):
+        value = getattr(settings, name)
+        if not isinstance(value, int | float | np.number) or isinstance(value, bool):
+            raise ValueError(f"{owner}: {name} must be a number, as 0.01; it is {value!r}.")
     for name in ("relative_error", "max_seconds"):
         if not getattr(settings, name) > 0:
             raise ValueError(f"{owner}: {name} must be positive; it is {getattr(settings, name)}.")

@@ -18,6 +18,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import numpyro
+import numpyro.distributions as dist
 from jax.extend.core import ClosedJaxpr, Literal, jaxprs_in_params
 from numpyro import handlers
 
@@ -615,7 +616,8 @@ def needs_value(program: str) -> ProgramError:
     return ProgramError(
         f"program {program!r} needs the value of a latent site as a Python number, and JAX traces "
         "it without one. Use jnp.where or jax.lax.cond instead of if, and functions of jax.numpy "
-        "instead of numpy and math; or, if it is the value of a discrete site, mark that site with "
+        "instead of numpy, math, max and min; & and | instead of `and` and `or`, as in "
+        "(1 < x) & (x < 2); or, if it is the value of a discrete site, mark that site with "
         'infer={"branching": True}.'
     )
 
@@ -833,6 +835,11 @@ def _describe_output(value: Any, program: str, is_indicator: Any = None) -> Outp
 
 
 def _check_regular(value: Any, where: str) -> None:
+    if isinstance(value, dist.Distribution):
+        raise ProgramError(
+            f"{where} is a distribution, {type(value).__name__}: draw from it by numpyro.sample, "
+            "or return its .mean or .cdf(…)."
+        )
     if isinstance(value, Iterator):
         raise ProgramError(f"{where} is of type {type(value).__name__}: return real numbers.")
     if isinstance(value, tuple | list | dict):
