@@ -812,6 +812,25 @@ def test_a_negative_scale_names_the_line_of_its_site() -> None:
     assert_says(error, "program 'program' fails in line", 'numpyro.sample("x"', "scale")
 
 
+def test_a_misspelt_site_is_answered_by_those_that_there_are() -> None:
+    def model() -> None:
+        numpyro.sample("x", dist.Normal(0.0, 1.0))
+
+    with pytest.raises(ep.ProgramError) as error:
+        ep.expect(model, lambda sites: sites["X"])()
+    assert_says(error, "KeyError: 'X'", "'sites' has 'x'")
+
+
+def test_a_list_is_asked_for_as_an_array() -> None:
+    @ep.expectation
+    def program(y: Any) -> Any:
+        return y * numpyro.sample("x", dist.Normal(0.0, 1.0))
+
+    with pytest.raises(ep.ProgramError) as error:
+        program([1.0, 2.0])
+    assert_says(error, "'y' is a list", "np.asarray(y)")
+
+
 def test_what_a_function_outside_of_the_program_raises_is_left_alone() -> None:
     @ep.expectation
     def program(y: float) -> Any:

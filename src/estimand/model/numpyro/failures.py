@@ -23,6 +23,8 @@ _LIBRARIES = (
 )
 # Arrays that are named with their shapes.
 MAX_SHAPES = 8
+# Keys that are named where another one was asked for.
+MAX_KEYS = 20
 
 
 def explained(program: str, error: Exception) -> Exception:
@@ -41,7 +43,17 @@ def explained(program: str, error: Exception) -> Exception:
     message = f"program {program!r} fails in line {number} of {Path(file).name}{text}: {words}"
     shapes = _shapes(frame)
     known = f" The shapes there are {shapes}." if shapes else ""
-    return ProgramError(f"{message.rstrip('.')}. Fix that line.{known}")
+    return ProgramError(f"{message.rstrip('.')}. {_remedy(frame, error)}{known}")
+
+
+def _remedy(frame: FrameType, error: Exception) -> str:
+    """What to do: mostly it is in the line."""
+    for name, value in frame.f_locals.items():
+        if isinstance(error, TypeError) and isinstance(value, list) and "'list'" in str(error):
+            return f"{name!r} is a list: pass an array, as np.asarray({name})."
+        if isinstance(error, KeyError) and isinstance(value, dict) and error.args[0] not in value:
+            return f"{name!r} has {', '.join(map(repr, [*value][:MAX_KEYS])) or 'no keys'}."
+    return "Fix that line."
 
 
 def _place(error: Exception) -> tuple[FrameType, int] | None:
