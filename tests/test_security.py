@@ -166,7 +166,7 @@ def test_data_files_are_not_unpickled(name: str, tmp_path: Path) -> None:
     else:
         with zipfile.ZipFile(path, "w") as archive:
             archive.writestr("y.npy", evil_array(marker))
-    with pytest.raises(cli.click.UsageError, match="evil"):
+    with pytest.raises(cli.InputError, match="evil"):
         cli.read_data(path)
     assert not marker.exists()
 

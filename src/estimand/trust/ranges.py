@@ -6,6 +6,7 @@ programs that this cannot happen; of the others, prior draws tell how often it d
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 import jax
@@ -13,10 +14,10 @@ import jax.numpy as jnp
 import numpy as np
 
 from estimand.density import Density
-from estimand.model import NumpyroModel
-from estimand.runtime import compiled_per_model
+from estimand.model import Layout, NumpyroModel
+from estimand.runtime import NUM_KEPT_MODELS, compiled_per_model
 from estimand.sampling import in_chunks, prior_positions
-from estimand.target import read
+from estimand.target import Reading, read
 
 # Prior draws that tell how often a parameter leaves its range.
 NUM_DRAWS = 1024
@@ -43,17 +44,23 @@ def notes_on_ranges(density: Density) -> list[str]:
 
 def _is_proven(density: Density) -> bool:
     """Whether by the expression all are in their ranges, or a loop decides, which may be slow."""
-    if density.layout.has_discrete:
+    if density.layout.has_discrete and density.layout.is_relaxable:
         density = density.relaxed()
-    model: Any = density.model
+    avals = tuple(jax.typeof(array) for array in density.arrays)
+    reading = _reading(density.model, avals, jnp.result_type(float))
+    return reading.has_loops or bool(np.all(density.bounds_of(reading).low == 1))
+
+
+@functools.lru_cache(maxsize=NUM_KEPT_MODELS)
+def _reading(model: Any, avals: tuple, dtype: Any) -> Reading:
+    """The expression of whether parameters are in their ranges: 1 where they are."""
 
     def look(position: jax.Array, arrays: tuple) -> tuple[None, jax.Array]:
         flags = [jnp.ravel(flag) for flag in model.in_ranges(position, arrays).values()]
-        return None, jnp.concatenate([jnp.ones(1), *flags]).astype(jnp.result_type(float))
+        return None, jnp.concatenate([jnp.ones(1), *flags]).astype(dtype)
 
-    position = jax.ShapeDtypeStruct((density.dimension,), jnp.result_type(float))
-    reading = read(look, position, density.arrays)
-    return reading.has_loops or bool(np.all(density.bounds_of(reading).low == 1))
+    structs = tuple(jax.ShapeDtypeStruct(aval.shape, aval.dtype) for aval in avals)
+    return read(look, jax.ShapeDtypeStruct((Layout(model.sites).dimension,), dtype), structs)
 
 
 @compiled_per_model(optimisation=0)

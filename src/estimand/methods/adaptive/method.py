@@ -399,8 +399,8 @@ def _worth_validating(
     effort = Effort(sum(state.part_costs.get(part, 0) for part in parts))
     if GAMMA2 not in plan.parts or can_afford(plan, state, runtime, effort, plan.reach):
         return parts
-    outputs = judge(plan, state)
-    return tuple(part for part in parts if part.sign == 0 or outputs[part.output].status)
+    lacking = {number for number, output in enumerate(judge(plan, state)) if not output.status}
+    return tuple(part for part in parts if part.sign == 0 or part.output not in lacking)
 
 
 def _run(plan: Plan, state: State) -> Run:
